@@ -1,0 +1,38 @@
+"""The errors a person is meant to read.
+
+The leftmost room of the house: everything may import it, it imports nothing. A message is one plain sentence that says
+where (file, field or option), what was expected and what was found; the command line prints it without a traceback.
+"""
+
+from collections.abc import Sequence
+
+
+class DGZError(ValueError):
+    """Something the user gave cannot be used as it is."""
+
+
+class DataError(DGZError):
+    """A data set, or a file of one, is broken.
+
+    Parameters
+    ----------
+    problems : str or sequence of str
+        One sentence per thing that is wrong.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        The sentences, for callers that list them one by one (``dgz data check``).
+
+    Examples
+    --------
+    >>> error = DataError(["x_train holds NaN in row 3.", "Class 7 has no vector."])
+    >>> error.problems[1]
+    'Class 7 has no vector.'
+    >>> print(error)
+    x_train holds NaN in row 3. Class 7 has no vector.
+    """
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__(" ".join(self.problems))

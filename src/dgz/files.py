@@ -1,0 +1,104 @@
+"""Files that are written whole or not at all.
+
+Everything the package writes goes through here: first to a temporary name in the same folder, then renamed into place.
+A crash, a full disk or Ctrl-C leaves the old file, or none, but never half of a new one.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from dgz.errors import DataError, DGZError
+
+
+def _default_mode() -> int:
+    """Mode of a new file under the process's umask: what ``open`` gives, and ``mkstemp`` does not."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+@contextmanager
+def write_whole(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open ``path`` for binary writing; it appears under its name only when the block ends without an error.
+
+    Examples
+    --------
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with write_whole(folder / "a.txt") as file:
+    ...     _ = file.write(b"whole")
+    >>> (folder / "a.txt").read_bytes()
+    b'whole'
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(_default_mode())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def write_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Give an empty folder to fill; it takes the name ``path`` only when the block ends without an error.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where the folder shall be. An existing empty folder counts as absent.
+    overwrite : bool
+        Replace what is there. Without it, anything there is an error, raised before the block runs.
+    """
+    path = Path(path)
+    taken = path.exists() and not (path.is_dir() and not any(path.iterdir()))
+    if taken and not overwrite:
+        raise DGZError(f"{path} exists already; choose another place or pass --overwrite (overwrite=True).")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+    old = temporary.with_suffix(".old")
+    try:
+        new = temporary / "new"
+        new.mkdir()  # mkdtemp's own folder is private (0700); this one follows the umask
+        yield new
+        if path.exists():
+            path.rename(old)
+        try:
+            new.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+    finally:
+        for leftover in (temporary, old):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write ``content`` as indented JSON, whole or not at all. NaN is refused: it is no JSON."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    with write_whole(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file; a broken one raises :class:`~dgz.errors.DataError` with its place."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON: {error}.") from error
