@@ -1,0 +1,327 @@
+"""People's own data: arrays of features, labels and a table of classes become a GZSLData.
+
+In come ``.npy``, ``.npz``, CSV or Parquet files with one row per sample, and a CSV with one row per class (name, split,
+vector columns). Out comes a GZSLData, ready for ``save_bundle``. Files are read without pickle.
+"""
+
+import csv
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dgz.data.dataset import Floats, GZSLData, Ints, as_floats, listing
+from dgz.data.folds import hold_out_rows
+from dgz.errors import DataError, DGZError
+
+_NAME_COLUMNS = ("name", "class", "class_name")
+_LABEL_COLUMNS = ("label", "labels", "y", "class", "class_name")
+_FEATURE_KEYS = ("x", "features")
+_MAX_RATIO = 1100  # deflate cannot shrink by more than about 1,032 times: a zip member that promises more is lying
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """Names, vectors and, where given, the group ("seen" or "unseen") of every class."""
+
+    names: tuple[str, ...]
+    vectors: Floats
+    groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples as a file holds them: features (n, d_x), and labels and splits where the file has them."""
+
+    features: Floats
+    labels: npt.NDArray[Any] | None = None
+    splits: tuple[str, ...] | None = None
+
+
+def read_class_table(path: str | Path) -> ClassTable:
+    """Read a CSV with a header: ``name`` (or ``class``), optionally ``split``, and one column per vector entry."""
+    path = Path(path)
+    columns = _read_csv(path)
+    name_column = next((column for column in columns if column.lower() in _NAME_COLUMNS), None)
+    if name_column is None:
+        raise DataError(f"{path} must have a column called name or class, found {listing(list(columns))}.")
+    names = tuple(name.strip() for name in columns.pop(name_column))
+    group_column = next((column for column in columns if column.lower() == "split"), None)
+    groups = None
+    if group_column is not None:
+        groups = tuple(group.strip().lower() for group in columns.pop(group_column))
+        for row, group in enumerate(groups):
+            if group not in ("seen", "unseen"):
+                raise DataError(f"{path}: split must be seen or unseen, found {group!r} for class {names[row]!r}.")
+    if not columns:
+        raise DataError(f"{path} has no vector columns beside {name_column} and split.")
+    return ClassTable(names, _numbers(columns, path), groups)
+
+
+def read_rows(path: str | Path) -> Rows:
+    """Read samples from ``.npy``, ``.npz``, ``.csv`` or ``.parquet``.
+
+    ``.npz`` holds ``X`` (or ``features``) and optionally ``y`` (or ``labels``) and ``split``; tables may have a column
+    ``label`` (or ``class``) and a column ``split``, and all others are features.
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[Path], Rows]] = {
+        ".npy": lambda path: Rows(as_floats(_read_npy(path), str(path))),
+        ".npz": _rows_from_npz,
+        ".csv": lambda path: _rows_from_columns(_read_csv(path), path),
+        ".parquet": lambda path: _rows_from_columns(_read_parquet(path), path),
+    }
+    return readers[_ending(path, readers)](path)
+
+
+def read_labels(path: str | Path) -> npt.NDArray[Any]:
+    """Read one label per row from ``.npy`` (whole numbers or text), or from a one-column CSV with a header."""
+    path = Path(path)
+    if _ending(path, (".npy", ".csv")) == ".npy":
+        return _read_npy(path)
+    columns = _read_csv(path)
+    column = next((column for column in columns if column.lower() in _LABEL_COLUMNS), None)
+    if column is None and len(columns) > 1:
+        raise DataError(f"{path} must have one column, or one called label, found {listing(list(columns))}.")
+    return _labels(columns[column or next(iter(columns))])
+
+
+def import_arrays(
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    classes: ClassTable,
+    *,
+    splits: Sequence[str] | None = None,
+    test_fraction: float = 0.2,
+    random_state: int = 0,
+    name: str = "imported",
+    features_name: str = "features",
+    semantics: str = "att",
+) -> GZSLData:
+    """Make a data set from arrays and a table of classes.
+
+    Parameters
+    ----------
+    features : array of shape (n, d_x)
+        One row per sample.
+    labels : array of shape (n,)
+        Class names, or whole numbers: names where all are found in the table, else its row numbers from 0.
+    classes : ClassTable
+        A vector for every class. Without its ``groups``, the classes without training rows are unseen.
+    splits : sequence of {"train", "test"}, optional
+        Of each row. Without it, ``test_fraction`` of each seen class's rows, drawn by ``random_state``, are test rows
+        (a class's only row stays in training). Rows of unseen classes are test rows in any case.
+
+    Examples
+    --------
+    >>> table = ClassTable(("cat", "dog", "fox"), np.eye(3), ("seen", "seen", "unseen"))
+    >>> import_arrays(np.eye(5), ["cat", "cat", "dog", "dog", "fox"], table).unseen
+    array([2])
+    """
+    x = as_floats(features, "features")
+    y = _class_ids(np.asarray(labels), classes.names)
+    if len(x) != len(y):
+        raise DataError(f"There are {len(x)} rows of features but {len(y)} labels.")
+    if splits is not None and len(splits) != len(y):
+        raise DataError(f"There are {len(y)} rows of features but {len(splits)} entries of split.")
+    is_train = np.ones(len(y), dtype=bool) if splits is None else _train_rows(splits)
+    if classes.groups is not None:
+        unseen = np.flatnonzero(np.array(classes.groups) == "unseen")
+    else:
+        unseen = np.setdiff1d(np.arange(len(classes.names)), y[is_train])
+    of_unseen = np.isin(y, unseen)
+    if splits is None:
+        of_seen = np.flatnonzero(~of_unseen)
+        is_train = ~of_unseen
+        is_train[of_seen[hold_out_rows(y[of_seen], test_fraction, np.random.default_rng(random_state))]] = False
+    elif (wrong := np.flatnonzero(of_unseen & is_train)).size:
+        raise DataError(
+            f"Rows of unseen classes must be test rows, found {len(wrong)} training row(s), the first at {wrong[0]} "
+            f"(class {classes.names[y[wrong[0]]]!r})."
+        )
+    index = {
+        "train": np.flatnonzero(is_train),
+        "test_seen": np.flatnonzero(~is_train & ~of_unseen),
+        "test_unseen": np.flatnonzero(of_unseen),
+    }
+    parts: dict[str, Any] = {f"x_{split}": x[rows] for split, rows in index.items()}
+    parts |= {f"y_{split}": y[rows] for split, rows in index.items()}
+    parts |= {f"{split}_index": rows for split, rows in index.items()}
+    return GZSLData(
+        **parts,
+        attributes=classes.vectors,
+        class_names=classes.names,
+        seen=np.setdiff1d(np.arange(len(classes.names)), unseen),
+        unseen=unseen,
+        name=name,
+        features=features_name,
+        semantics=semantics,
+    )
+
+
+def _class_ids(labels: npt.NDArray[Any], names: tuple[str, ...]) -> Ints:
+    labels = labels.ravel()
+    if labels.dtype.kind not in "iubUO":
+        raise DataError(f"labels must be class names or whole numbers, found {labels.dtype}.")
+    row_of = {name: row for row, name in enumerate(names)}
+    distinct = [str(label) for label in np.unique(labels.astype(str))]
+    strangers = [label for label in distinct if label not in row_of]
+    if not strangers:
+        return np.array([row_of[str(label)] for label in labels], dtype=np.int64)
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"Every class needs a vector, found {len(strangers)} label(s) without: {listing(strangers)}.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= len(names):
+        off = " (are they counted from 1?)" if low >= 1 and high == len(names) else ""
+        raise DataError(f"Number labels must be rows 0 to {len(names) - 1} of the table, found {low} to {high}{off}.")
+    return labels.astype(np.int64)
+
+
+def _train_rows(splits: Sequence[str]) -> npt.NDArray[np.bool_]:
+    values = np.char.lower(np.char.strip(np.asarray(splits, dtype=str)))
+    wrong = np.flatnonzero((values != "train") & (values != "test"))
+    if len(wrong):
+        raise DataError(f"split must be train or test, found {str(values[wrong[0]])!r} in row {wrong[0]}.")
+    return values == "train"  # type: ignore[no-any-return]
+
+
+def _ending(path: Path, known: Any) -> str:
+    ending = path.suffix.lower()
+    if ending not in known:
+        raise DGZError(f"{path} must end in {', '.join(known)}, found {ending or 'no ending'!r}.")
+    return ending
+
+
+def _read_npy(path: Path) -> npt.NDArray[Any]:
+    with path.open("rb") as file:
+        return _npy(file, path.stat().st_size, str(path))
+
+
+def _npy(file: IO[bytes], size: int, what: str) -> npt.NDArray[Any]:
+    """One array in numpy's format, its claimed shape held against the bytes that are there before memory is taken."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        needed = np.prod(shape, dtype=float) * dtype.itemsize
+        if not dtype.hasobject and needed > size:
+            raise DataError(f"{what} is broken: it claims the shape {shape} in {size} bytes.")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+    except DataError:
+        raise
+    except Exception as error:  # hostile bytes raise many kinds; each means the same to a person
+        raise DataError(f"{what} cannot be read as a numpy array: {_one_line(error)}.") from error
+
+
+def _rows_from_npz(path: Path) -> Rows:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = {}
+            for member in archive.infolist():
+                if member.file_size > _MAX_RATIO * max(member.compress_size, 1):
+                    raise DataError(f"{path} is refused: {member.filename} claims {member.file_size} bytes.")
+                with archive.open(member) as file:
+                    key = member.filename.removesuffix(".npy")
+                    arrays[key] = _npy(file, member.file_size, f"{path}:{key}")
+    except DataError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy each have their own
+        raise DataError(f"{path} cannot be read as an npz archive: {_one_line(error)}.") from error
+    features = next((arrays[key] for key in arrays if key.lower() in _FEATURE_KEYS), None)
+    if features is None:
+        raise DataError(f"{path} must hold an array X (or features), found {listing(list(arrays)) or 'nothing'}.")
+    labels = next((arrays[key] for key in arrays if key.lower() in _LABEL_COLUMNS), None)
+    splits = arrays.get("split")
+    return Rows(as_floats(features, f"{path}:X"), labels, None if splits is None else tuple(map(str, splits.ravel())))
+
+
+def _rows_from_columns(columns: dict[str, Any], path: Path) -> Rows:
+    label_column = next((column for column in columns if column.lower() in _LABEL_COLUMNS), None)
+    labels = _labels(columns.pop(label_column)) if label_column is not None else None
+    split_column = next((column for column in columns if column.lower() == "split"), None)
+    splits = tuple(map(str, columns.pop(split_column))) if split_column is not None else None
+    if not columns:
+        raise DataError(f"{path} has no feature columns.")
+    return Rows(_numbers(columns, path), labels, splits)
+
+
+def _labels(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Labels as whole numbers where all are, as text otherwise."""
+    texts = [str(value).strip() for value in values]
+    # "07" is a name: read as the number 7 it would no longer be found in the class table.
+    if all(text.isascii() and text.isdigit() and str(int(text)) == text and len(text) < 19 for text in texts):
+        return np.array([int(text) for text in texts], dtype=np.int64)
+    return np.array(texts, dtype=str)
+
+
+def _read_csv(path: Path) -> dict[str, list[str]]:
+    """Columns of a CSV with a header, as text."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, strict=True)
+            header = [column.strip() for column in next(rows, [])]
+            if not header:
+                raise DataError(f"{path} is empty; expected a header line.")
+            if len(set(header)) < len(header):
+                repeated = sorted({column for column in header if header.count(column) > 1})
+                raise DataError(f"{path} has more than one column called {listing(repeated)}.")
+            body = []
+            for row in rows:
+                if row and len(row) != len(header):
+                    raise DataError(f"{path}, line {rows.line_num}: expected {len(header)} values, found {len(row)}.")
+                if row:
+                    body.append(row)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as CSV: {_one_line(error)}.") from error
+    if not body:
+        raise DataError(f"{path} has a header but no rows.")
+    return {column: list(values) for column, values in zip(header, zip(*body, strict=True), strict=True)}
+
+
+def _read_parquet(path: Path) -> dict[str, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DGZError(f"Reading {path} needs pyarrow: install dgz[parquet].") from error
+    try:
+        table = parquet.read_table(path, memory_map=False)
+        return {column: table.column(column).to_numpy() for column in table.column_names}
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as Parquet: {_one_line(error)}.") from error
+
+
+def _numbers(columns: dict[str, Any], path: Path) -> Floats:
+    """Columns of numbers as one matrix; a Parquet column may itself hold lists."""
+    parts = []
+    for column, values in columns.items():
+        try:
+            array = np.asarray(values)
+            if array.dtype == object:
+                array = np.stack([np.asarray(value, dtype=np.float32) for value in array])
+            with np.errstate(over="ignore"):
+                array = array.astype(np.float32)
+        except (ValueError, TypeError) as error:
+            row = next((row for row, value in enumerate(values) if not _is_number(value)), 0)
+            raise DataError(
+                f"{path}: column {column!r} must hold numbers, found {values[row]!r} in row {row}."
+            ) from error
+        parts.append(array.reshape(len(array), -1))
+    return as_floats(np.concatenate(parts, axis=1), str(path))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _one_line(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")

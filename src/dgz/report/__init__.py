@@ -1,0 +1,6 @@
+"""Reports: records in; tables, figures and one self-contained page out."""
+
+from dgz.report.page import write_report
+from dgz.report.tables import HEADINGS, SCORES, score_rows
+
+__all__ = ["HEADINGS", "SCORES", "score_rows", "write_report"]

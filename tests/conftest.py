@@ -1,0 +1,56 @@
+"""What all tests share: where real data is, and that nothing is skipped silently where it must not be."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dgz.data import GZSLData
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("DGZ_DATA", ROOT.parent / "shared" / "data"))
+
+
+def _missing(need: str) -> str | None:
+    """Why a test with the marker ``need`` cannot run here; None where it can."""
+    if need == "data" and not (DATA / "CUB" / "res50.mat").is_file():
+        return f"no real data at {DATA} (set DGZ_DATA)"
+    if need == "browser" and not (shutil.which("chromium") and shutil.which("chromedriver")):
+        return "no chromium or chromedriver (see apt.txt)"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    required = os.environ.get("DGZ_REQUIRE", "").split(",")
+    for need in ("data", "browser"):
+        reason = _missing(need) if item.get_closest_marker(need) else None
+        if reason and need in required:
+            pytest.fail(f"required by DGZ_REQUIRE: {reason}")
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    return DATA
+
+
+def tiny_parts(n_seen: int = 4, n_unseen: int = 2, per_class: int = 6, d_x: int = 5, d_a: int = 3) -> dict[str, object]:
+    """Arguments of a small valid GZSLData; tests break one of them at a time."""
+    rng = np.random.default_rng(0)
+    n_classes = n_seen + n_unseen
+    y = {
+        "train": np.repeat(np.arange(n_seen), per_class),
+        "test_seen": np.repeat(np.arange(n_seen), 2),
+        "test_unseen": np.repeat(np.arange(n_seen, n_classes), 3),
+    }
+    parts: dict[str, object] = {f"y_{split}": labels for split, labels in y.items()}
+    parts |= {f"x_{split}": rng.random((len(labels), d_x), dtype=np.float32) for split, labels in y.items()}
+    return parts | {"attributes": rng.random((n_classes, d_a)), "class_names": [f"c{i}" for i in range(n_classes)]}
+
+
+@pytest.fixture
+def tiny() -> GZSLData:
+    return GZSLData(**tiny_parts())

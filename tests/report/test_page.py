@@ -1,0 +1,106 @@
+"""The report page: what it says, that it stands alone, and how it looks to a browser."""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from dgz.data import load_numbers
+from dgz.errors import DGZError
+from dgz.experiments import run
+from dgz.peers import CenterRidge
+from dgz.records import Record
+from dgz.report import write_report
+from dgz.report.figures import curve_figure, per_class_figure
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return run(CenterRidge(alpha=0.01, bandwidth=2.0, seen_penalty=0.01), load_numbers(0, n_train=10))
+
+
+@pytest.fixture(scope="module")
+def page(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report([record], tmp_path_factory.mktemp("report"), title="A <b>title", command="dgz demo")
+
+
+def test_the_page_shows_the_records_scores(page: Path, record: Record) -> None:
+    html = page.read_text()
+    for key in ("acc_unseen", "acc_seen", "h", "acc_zsl"):
+        assert f">{100 * record.scores[key]:.1f}</td>" in html
+    assert record.data["hashes"]["split"][:12] in html
+    assert "A &lt;b&gt;title" in html
+
+
+def test_the_markdown_twin_shows_the_same_numbers(page: Path, record: Record) -> None:
+    text = (page.parent / "report.md").read_text()
+    assert f"| {100 * record.scores['h']:.1f} |" in text
+    assert "Made by `dgz demo`." in text
+
+
+def test_the_page_needs_nothing_from_elsewhere(page: Path) -> None:
+    html = page.read_text()
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", html)
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
+    assert "<script" not in html
+
+
+def test_figures_are_valid_svg_in_the_pages_own_colours(record: Record) -> None:
+    for figure in (curve_figure(record), per_class_figure(record)):
+        assert ElementTree.fromstring(figure).tag.endswith("svg")  # noqa: S314 - our own text
+        assert "currentColor" in figure
+        assert "#123456" not in figure
+
+
+def test_the_same_record_gives_the_same_figures(record: Record) -> None:
+    assert curve_figure(record) == curve_figure(record)
+
+
+def test_names_from_the_data_cannot_inject_markup(record: Record, tmp_path: Path) -> None:
+    names = dict.fromkeys(record.class_names, "<script>alert(1)</script>")
+    page = write_report([replace(record, class_names=names)], tmp_path, title="t", command="c")
+    assert "<script" not in page.read_text()
+
+
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DGZError, match="at least one record"):
+        write_report([], tmp_path, title="t", command="c")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        for flag in (
+            "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+            "disable-component-update", "disable-sync", "disable-dev-shm-usage", f"user-data-dir={profile}",
+        ):  # fmt: skip
+            options.add_argument(f"--{flag}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options, Service("/usr/bin/chromedriver"))
+        yield driver
+        driver.quit()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_browser_shows_table_and_figures_without_complaint(browser: Any, page: Path, width: int) -> None:
+    browser.set_window_size(width, 900)
+    browser.get(page.resolve().as_uri())
+    assert browser.find_element("css selector", "td.h").is_displayed()
+    figures = browser.find_elements("css selector", "figure svg")
+    assert len(figures) == 2
+    # Nothing may stick out of the page: people read it on phones too.
+    assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    for figure in figures:
+        assert figure.size["width"] > 250
+    assert browser.get_log("browser") == []

@@ -1,0 +1,119 @@
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from dgz.data import GZSLData, load_numbers
+from dgz.errors import DGZError
+from dgz.estimator import resolve_classes
+from dgz.metrics import gzsl_scores
+from dgz.peers import CenterRidge
+
+
+@pytest.fixture(scope="module")
+def numbers() -> GZSLData:
+    return load_numbers(0, n_train=12, n_test=4)
+
+
+def quick(**overrides: Any) -> CenterRidge:
+    return CenterRidge(**{"alpha": 0.01, "bandwidth": 2.0, "seen_penalty": 0.01, **overrides})
+
+
+@pytest.fixture(scope="module")
+def fitted(numbers: GZSLData) -> CenterRidge:
+    return quick().fit(numbers.x_train, numbers.y_train, numbers.attributes)
+
+
+def test_classes_absent_from_y_are_unseen(fitted: CenterRidge, numbers: GZSLData) -> None:
+    np.testing.assert_array_equal(fitted.classes_, np.arange(100))
+    np.testing.assert_array_equal(np.flatnonzero(~fitted.seen_), numbers.unseen)
+
+
+def test_labels_may_be_names_in_a_mapping_or_a_data_frame(fitted: CenterRidge, numbers: GZSLData) -> None:
+    names = np.array(numbers.class_names)
+    vectors = dict(zip(names[::-1], numbers.attributes[::-1], strict=True))
+    frame = pd.DataFrame(numbers.attributes, index=names)
+    expected = names[fitted.predict(numbers.x_test_unseen)]
+    for attributes in (vectors, frame):
+        model = quick().fit(numbers.x_train, names[numbers.y_train], attributes)
+        assert model.predict(numbers.x_test_unseen).tolist() == expected.tolist()
+
+
+def test_predict_is_the_argmax_of_the_decision_function(fitted: CenterRidge, numbers: GZSLData) -> None:
+    scores = fitted.decision_function(numbers.x_test_seen)
+    np.testing.assert_array_equal(fitted.predict(numbers.x_test_seen), scores.argmax(axis=1))
+    probabilities = fitted.predict_proba(numbers.x_test_seen)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
+
+
+def test_predict_can_be_confined_to_some_classes(fitted: CenterRidge, numbers: GZSLData) -> None:
+    scores = fitted.decision_function(numbers.x_test_unseen)[:, numbers.unseen]
+    predicted = fitted.predict(numbers.x_test_unseen, classes=numbers.unseen[::-1])
+    np.testing.assert_array_equal(predicted, numbers.unseen[scores.argmax(axis=1)])
+
+
+def test_a_penalty_on_seen_classes_moves_predictions_to_unseen_ones(fitted: CenterRidge, numbers: GZSLData) -> None:
+    shares = [
+        np.isin(fitted.predict(numbers.x_test_seen, seen_penalty=penalty), numbers.unseen).mean()
+        for penalty in (-2.0, 0.0, 0.05, 2.0)
+    ]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+
+
+def test_prediction_in_blocks_equals_prediction_at_once(
+    fitted: CenterRidge, numbers: GZSLData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fitted.predict(numbers.x_test_seen)
+    monkeypatch.setattr("dgz.estimator._BLOCK", 7)
+    np.testing.assert_array_equal(fitted.predict(numbers.x_test_seen), whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((np.eye(3), [0, 1, 5], np.eye(4)), "found 1 label(s) without: 5"),
+        ((np.eye(3), ["a", "b", "c"], np.eye(4)), "pass a mapping or a DataFrame keyed by your labels"),
+        ((np.eye(3), ["a", "b", "c"], {"a": [1.0], "b": [1.0, 2.0]}), "must have the same length, found 1, 2"),
+        ((np.eye(3), [0, 1, 2], None), "fit needs attributes"),
+        (
+            (np.eye(3), [0, 1, 2], np.full((3, 2), np.nan)),
+            "must be finite, found NaN or infinity in the vector of class",
+        ),
+    ],
+)
+def test_wrong_arguments_of_fit_are_explained(arguments: tuple[Any, ...], sentence: str) -> None:
+    with pytest.raises(DGZError) as caught:
+        quick().fit(*arguments)
+    assert sentence in str(caught.value)
+
+
+def test_a_frame_with_a_repeated_label_is_refused() -> None:
+    with pytest.raises(DGZError, match="names a class more than once"):
+        resolve_classes(np.array(["a"]), pd.DataFrame(np.eye(2), index=["a", "a"]))
+
+
+def test_unknown_classes_and_widths_are_refused(fitted: CenterRidge, numbers: GZSLData) -> None:
+    with pytest.raises(DGZError, match="does not know 1 of classes: 100"):
+        fitted.predict(numbers.x_test_seen, classes=[1, 100])
+    with pytest.raises(DGZError, match="at least one class"):
+        fitted.predict(numbers.x_test_seen, classes=[])
+    with pytest.raises(ValueError, match="3 features, but CenterRidge is expecting 128 features"):
+        fitted.predict(np.eye(3))
+
+
+def test_the_estimator_is_cloneable_and_its_parameters_are_its_signature(fitted: CenterRidge) -> None:
+    twin = clone(fitted)
+    assert twin.get_params() == fitted.get_params()
+    assert not hasattr(twin, "classes_")
+
+
+def test_scores_of_an_estimator_are_reproducible(numbers: GZSLData) -> None:
+    one, two = (
+        gzsl_scores(CenterRidge(random_state=3).fit(numbers.x_train, numbers.y_train, numbers.attributes), numbers)
+        for _ in range(2)
+    )
+    assert one.to_dict() == two.to_dict()
