@@ -189,12 +189,15 @@ def download(
 
     folder = download(name, to, url=url, sha256=sha256)
     record = read_json(to / f"{name}.download.json")
+    found = sorted(str(path.parent) for path in folder.rglob("att_splits.mat"))
     if as_json:
-        _print_json({"folder": str(folder), **record})
+        _print_json({"folder": str(folder), "data_sets": found, **record})
         return
     console = _console()
     console.print(f"Unpacked to {escape(str(folder))}", soft_wrap=True)
     console.print(f"SHA-256 {record['sha256']} ({'as asked for' if record['verified'] else 'computed, not verified'})")
+    for path in found:
+        console.print(f"Data set: {escape(path)}", soft_wrap=True)
 
 
 def _console() -> Console:

@@ -92,29 +92,33 @@ class _Inflated:
         self.file, self.left, self.inflate = file, n_bytes, zlib.decompressobj()
 
     def _next(self, most: int) -> bytes:
-        waiting = self.inflate.unconsumed_tail
-        if not waiting and self.left:
-            waiting = self.file.read(min(_CHUNK, self.left))
-            self.left -= len(waiting)
-        return self.inflate.decompress(waiting, most)
+        """Up to ``most`` more bytes; none only at the end."""
+        while not self.inflate.eof:
+            waiting = self.inflate.unconsumed_tail or self.file.read(min(_CHUNK, self.left))
+            if not waiting:
+                raise EOFError("it ends too early")
+            if not self.inflate.unconsumed_tail:
+                self.left -= len(waiting)
+            if part := self.inflate.decompress(waiting, most):
+                return part
+        return b""
 
     def fill(self, target: memoryview) -> None:
-        done = 0
-        while done < len(target):
-            part = self._next(len(target) - done)
-            if not part and (self.inflate.eof or not (self.left or self.inflate.unconsumed_tail)):
+        place = 0
+        while place < len(target):
+            part = self._next(len(target) - place)
+            if not part:
                 raise EOFError("it ends too early")
-            target[done : done + len(part)] = part
-            done += len(part)
+            target[place : place + len(part)] = part
+            place += len(part)
 
     def at_most(self) -> int:
         return _MAX_RATIO * (self.left + len(self.inflate.unconsumed_tail) + _CHUNK)
 
     def finish(self) -> None:
         """Read on to the end, where zlib compares its checksum."""
-        while not self.inflate.eof:
-            if not self._next(_CHUNK) and not (self.left or self.inflate.unconsumed_tail):
-                raise EOFError("it ends too early")
+        while self._next(_CHUNK):
+            pass
 
 
 class _Reader:
@@ -173,9 +177,11 @@ class _Reader:
         else:
             if n_bytes > self.source.at_most():
                 raise DataError(f"{name} claims the shape {shape}, for which the file is too short.")
-            values = np.empty(n_values, dtype)
-            if n_bytes:
-                self.source.fill(values.data.cast("B"))
+            # Not np.empty, which asks for huge pages: where memory is fragmented, the system may take longer to make
+            # them free than the whole file takes to read.
+            room = bytearray(n_bytes)
+            self.source.fill(memoryview(room))
+            values = np.frombuffer(room, dtype)
             self.take(-n_bytes % 8)
         return values.reshape(shape, order="F").astype(dtype.newbyteorder("="), copy=False)
 

@@ -1,7 +1,7 @@
 """Synthetic data in any shape, for benchmarks and scale tests.
 
-Class vectors determine class centres through a fixed random two-layer map, plus a part that no vector can tell; samples
-spread round the centres. Values are non-negative, as pooled network features are.
+Every class has a few hidden traits. Its vector shows them; its centre follows from them, but for a part that no vector
+can tell; its samples spread round the centre. Values are non-negative, as pooled network features are.
 """
 
 import numpy as np
@@ -11,6 +11,7 @@ from dgz.data.dataset import Floats, GZSLData, Ints
 from dgz.errors import DGZError
 
 _BLOCK = 4096  # rows drawn at a time: no second array of the data's size is made
+_N_TRAITS, _N_HIDDEN = 12, 64
 
 
 def make_synthetic(
@@ -37,8 +38,8 @@ def make_synthetic(
     test_fraction : float
         Share of each seen class's rows that are test rows. Rows of unseen classes are all test rows.
     difficulty : float
-        0: classes far apart and wholly told by their vectors; 1: samples spread far wider than the centres lie apart,
-        and half of the centres' variance is in no vector. Scores fall steadily in between.
+        0: classes lie far apart and their vectors tell all; 1: samples of neighbouring classes overlap widely, and half
+        of the centres' variance is in no vector. Scores fall steadily in between, in any shape.
     random_state : int
         The same number gives the same values.
 
@@ -58,8 +59,10 @@ def make_synthetic(
     if not 0 < test_fraction < 1:
         raise DGZError(f"test_fraction must lie between 0 and 1, found {test_fraction}.")
     rng = np.random.default_rng(random_state)
-    attributes = rng.random((n_classes, n_attributes), dtype=np.float32)
-    centers = _centers(attributes, n_features, difficulty, rng)
+    traits = rng.standard_normal((n_classes, _N_TRAITS), dtype=np.float32)
+    shown = traits @ rng.standard_normal((_N_TRAITS, n_attributes), dtype=np.float32)
+    attributes = 1 / (1 + np.exp(-shown))
+    centers = _centers(traits, n_features, difficulty, rng)
     unseen = np.sort(rng.choice(n_classes, n_unseen, replace=False))
     is_unseen = np.zeros(n_classes, dtype=bool)
     is_unseen[unseen] = True
@@ -71,8 +74,8 @@ def make_synthetic(
         "test_seen": np.where(is_unseen, 0, n_test),
         "test_unseen": np.where(is_unseen, counts, 0),
     }
-    # Centres lie about 1 apart in each direction; at 0.5 a sample's spread is 2.7 times that, at 1 it is 10 times.
-    spread = 0.3 + 9.7 * difficulty**2
+    # Two centres lie about √(2 d_x) apart: a spread that grows with √d_x makes any width equally hard.
+    spread = (0.05 + 0.2 * difficulty) * np.sqrt(n_features)
     parts: dict[str, npt.NDArray[np.generic]] = {}
     for split, per_class in rows.items():
         y = np.repeat(np.arange(n_classes), per_class)
@@ -88,15 +91,10 @@ def make_synthetic(
     )
 
 
-def _centers(attributes: Floats, n_features: int, difficulty: float, rng: np.random.Generator) -> Floats:
-    """Centres (n_classes, n_features): tanh network of the class vectors, mixed with what they do not tell."""
-    n_hidden = 256
-    centred = attributes - attributes.mean(axis=0)
-    first = rng.standard_normal((attributes.shape[1], n_hidden), dtype=np.float32) * np.float32(
-        4 / np.sqrt(attributes.shape[1])
-    )
-    second = rng.standard_normal((n_hidden, n_features), dtype=np.float32) / np.float32(np.sqrt(n_hidden))
-    told = np.tanh(centred @ first) @ second
+def _centers(traits: Floats, n_features: int, difficulty: float, rng: np.random.Generator) -> Floats:
+    """Centres (n_classes, n_features) of variance 1: what the traits tell through a network, and what they do not."""
+    inner = np.tanh(traits @ rng.standard_normal((_N_TRAITS, _N_HIDDEN), dtype=np.float32) / np.float32(2))
+    told = inner @ rng.standard_normal((_N_HIDDEN, n_features), dtype=np.float32)
     told /= max(float(told.std()), 1e-6)
     untold = rng.standard_normal(told.shape, dtype=np.float32)
     share = np.float32(difficulty / 2)

@@ -78,7 +78,7 @@ def per_class_figure(record: Record) -> str:
         "seen": sorted((a for c, a in accuracies.items() if c not in unseen), reverse=True),
         "unseen": sorted((a for c, a in accuracies.items() if c in unseen), reverse=True),
     }
-    with _canvas(7.2, 3.0) as (_, axes, buffer):
+    with _canvas(5.2, 4.0) as (_, axes, buffer):
         start = 0
         for (label, values), color in zip(groups.items(), (SEEN, UNSEEN), strict=True):
             places = range(start, start + len(values))
