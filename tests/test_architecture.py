@@ -59,7 +59,7 @@ def test_data_only_moves_to_the_right(path: Path) -> None:
     ("module", "heavy"),
     [
         ("dgz.cli", ("torch", "sklearn", "scipy", "matplotlib", "h5py")),
-        ("dgz.data", ("torch", "matplotlib", "pandas", "pyarrow")),
+        ("dgz.data", ("torch", "matplotlib")),
         ("dgz.records", ("torch", "sklearn")),
         ("dgz.report", ("torch", "sklearn")),
     ],

@@ -25,9 +25,10 @@ def _require_known(value: str, choices: Any, option: str) -> None:
 
 
 def _unit_rows(x: Floats) -> Floats:
-    norms = np.linalg.norm(x, axis=1, keepdims=True)
-    norms[norms == 0] = 1  # a row of zeros stays one
-    return x / norms  # type: ignore[no-any-return]
+    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))  # squares of large float32 values overflow
+    norms[norms < 1e-30] = 1  # a row of zeros stays one
+    scaled: Floats = x * (1 / norms[:, None]).astype(np.float32)
+    return scaled
 
 
 class FeatureScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -69,8 +70,9 @@ class FeatureScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.method != "none":
             self.min_ = X.min(axis=0)
             spread = X.max(axis=0) - self.min_
-            # A constant column carries nothing; dividing by its zero range would turn noise in test rows into infinity.
-            self.scale_ = 1 / np.where(spread > 0, spread, 1)
+            # A constant column carries nothing; dividing by its range of zero, or nearly so, would turn noise in test
+            # rows into infinity.
+            self.scale_ = 1 / np.where(spread > 1e-30, spread, np.float32(1))
         return self
 
     def transform(self, X: npt.ArrayLike) -> Floats:
