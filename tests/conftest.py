@@ -3,10 +3,12 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 
 from dgz.data import GZSLData
 
@@ -41,6 +43,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     return DATA
+
+
+def damage(path: Path, draw: Any, within: int | None = None) -> None:
+    """Cut a file short or flip one of its bytes (of the first ``within``), as hypothesis' ``draw`` decides."""
+    content = bytearray(path.read_bytes())
+    if draw(st.booleans()):
+        del content[draw(st.integers(0, len(content) - 1)) :]
+    else:
+        content[draw(st.integers(0, min(len(content), within or len(content)) - 1))] ^= draw(st.integers(1, 255))
+    path.write_bytes(content)
 
 
 def tiny_parts(n_seen: int = 4, n_unseen: int = 2, per_class: int = 6, d_x: int = 5, d_a: int = 3) -> dict[str, object]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import tiny_parts
+from conftest import damage, tiny_parts
 from dgz.data import GZSLData, load_bundle, save_bundle
 from dgz.errors import DataError, DGZError
 
@@ -101,12 +101,7 @@ def test_a_folder_that_is_no_bundle_is_named(tmp_path: Path) -> None:
 def test_damage_is_always_noticed(tmp_path: Path, tiny: GZSLData, data: st.DataObject) -> None:
     save_bundle(tiny, tmp_path / "bundle", overwrite=True)
     path = tmp_path / "bundle" / "arrays.safetensors"
-    content = bytearray(path.read_bytes())
-    if data.draw(st.booleans()):
-        del content[data.draw(st.integers(0, len(content) - 1)) :]
-    else:
-        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
-    path.write_bytes(content)
+    damage(path, data.draw)
     try:
         same = load_bundle(tmp_path / "bundle").hashes == tiny.hashes  # a flip may hit padding
     except DataError:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import damage
 from dgz.data import ClassTable, import_arrays, read_class_table, read_labels, read_rows
 from dgz.errors import DataError, DGZError
 
@@ -137,12 +139,12 @@ def test_duplicate_class_names_are_refused() -> None:
     [
         ("", "is empty; expected a header line"),
         ("name,split,v\n", "has a header but no rows"),
-        ("colour,split,v\na,seen,1\n", "must have a column called name or class"),
+        ("colour,split,v\na,seen,1\n", "must have a column called name or class or class_name, found colour, split, v"),
         ("name,split\na,seen\n", "has no vector columns"),
         ("name,split,v\na,both,1\n", "split must be seen or unseen, found 'both' for class 'a'"),
         ("name,v,v\na,1,1\n", "more than one column called v"),
         ("name,v,w\na,1\n", "line 2: expected 3 values, found 2"),
-        ("name,v\na,red\n", "column 'v' must hold numbers, found 'red' in row 0"),
+        ("name,v\na,red\n", "line 2: column 'v' must hold numbers, found 'red'"),
         ('name,v\n"a,1\n', "cannot be read as CSV"),
         (b"name,v\n\xff\xfe,1\n", "cannot be read as CSV"),
     ],
@@ -190,15 +192,17 @@ def test_an_unknown_ending_names_the_known_ones(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_damaged_samples_give_a_data_error_or_a_matrix(tmp_path: Path, ending: str, data: st.DataObject) -> None:
     path = write_samples(tmp_path / f"x{ending}")
-    content = bytearray(path.read_bytes())
-    if data.draw(st.booleans()):
-        del content[data.draw(st.integers(0, len(content) - 1)) :]
-    else:
-        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
-    path.write_bytes(content)
+    damage(path, data.draw)
     try:
         rows = read_rows(path)
     except DataError as error:
         assert str(path) in str(error)  # noqa: PT017 - either outcome is right
         return
     assert rows.features.ndim == 2
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_samples(tmp_path / "x.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DGZError, match=r"needs pyarrow: install dgz\[parquet\]"):
+        read_rows(path)

@@ -11,6 +11,7 @@ import scipy.io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import damage
 from dgz.data import GZSLData, load_xlsa, read_xlsa_splits
 from dgz.errors import DataError, DGZError
 
@@ -184,12 +185,7 @@ def test_missing_files_say_what_is_there_instead(tmp_path: Path) -> None:
 def test_damaged_files_give_a_data_error_or_whole_data(tmp_path: Path, version: str, data: st.DataObject) -> None:
     folder = write_set(tmp_path / "set", *contents(), version)
     path = folder / data.draw(st.sampled_from(["res101.mat", "att_splits.mat"]))
-    content = bytearray(path.read_bytes())
-    if data.draw(st.booleans()):
-        del content[data.draw(st.integers(0, len(content) - 1)) :]
-    else:  # flips beyond the headers would only change values
-        content[data.draw(st.integers(0, min(len(content), 700) - 1))] ^= data.draw(st.integers(1, 255))
-    path.write_bytes(content)
+    damage(path, data.draw, within=700)  # flips beyond the headers would mostly change values
     try:
         loaded = load_xlsa(tmp_path, "set")
     except DataError as error:

@@ -6,8 +6,11 @@ vector columns). Out comes a GZSLData, ready for ``save_bundle``. Files are read
 
 import csv
 import zipfile
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,21 +48,15 @@ class Rows:
 def read_class_table(path: str | Path) -> ClassTable:
     """Read a CSV with a header: ``name`` (or ``class``), optionally ``split``, and one column per vector entry."""
     path = Path(path)
-    columns = _read_csv(path)
-    name_column = next((column for column in columns if column.lower() in _NAME_COLUMNS), None)
-    if name_column is None:
-        raise DataError(f"{path} must have a column called name or class, found {listing(list(columns))}.")
-    names = tuple(name.strip() for name in columns.pop(name_column))
-    group_column = next((column for column in columns if column.lower() == "split"), None)
-    groups = None
-    if group_column is not None:
-        groups = tuple(group.strip().lower() for group in columns.pop(group_column))
-        for row, group in enumerate(groups):
-            if group not in ("seen", "unseen"):
-                raise DataError(f"{path}: split must be seen or unseen, found {group!r} for class {names[row]!r}.")
-    if not columns:
-        raise DataError(f"{path} has no vector columns beside {name_column} and split.")
-    return ClassTable(names, _numbers(columns, path), groups)
+    texts, vectors = _read_csv(path, (*_NAME_COLUMNS, "split"), needed=_NAME_COLUMNS)
+    names = tuple(next(values for column, values in texts.items() if column != "split"))
+    groups = tuple(group.lower() for group in texts["split"]) if "split" in texts else None
+    for name, group in zip(names, groups or (), strict=groups is not None):
+        if group not in ("seen", "unseen"):
+            raise DataError(f"{path}: split must be seen or unseen, found {group!r} for class {name!r}.")
+    if vectors is None:
+        raise DataError(f"{path} has no vector columns beside {listing(list(texts))}.")
+    return ClassTable(names, vectors, groups)
 
 
 def read_rows(path: str | Path) -> Rows:
@@ -72,22 +69,19 @@ def read_rows(path: str | Path) -> Rows:
     readers: dict[str, Callable[[Path], Rows]] = {
         ".npy": lambda path: Rows(as_floats(_read_npy(path), str(path))),
         ".npz": _rows_from_npz,
-        ".csv": lambda path: _rows_from_columns(_read_csv(path), path),
-        ".parquet": lambda path: _rows_from_columns(_read_parquet(path), path),
+        ".csv": lambda path: _rows_from_table(path, *_read_csv(path, (*_LABEL_COLUMNS, "split"))),
+        ".parquet": lambda path: _rows_from_table(path, *_read_parquet(path, (*_LABEL_COLUMNS, "split"))),
     }
     return readers[_ending(path, readers)](path)
 
 
 def read_labels(path: str | Path) -> npt.NDArray[Any]:
-    """Read one label per row from ``.npy`` (whole numbers or text), or from a one-column CSV with a header."""
+    """Read one label per row from ``.npy`` (whole numbers or text), or from the column ``label`` of a CSV."""
     path = Path(path)
     if _ending(path, (".npy", ".csv")) == ".npy":
         return _read_npy(path)
-    columns = _read_csv(path)
-    column = next((column for column in columns if column.lower() in _LABEL_COLUMNS), None)
-    if column is None and len(columns) > 1:
-        raise DataError(f"{path} must have one column, or one called label, found {listing(list(columns))}.")
-    return _labels(columns[column or next(iter(columns))])
+    texts, _ = _read_csv(path, _LABEL_COLUMNS, needed=_LABEL_COLUMNS)
+    return _labels(next(iter(texts.values())))
 
 
 def import_arrays(
@@ -240,50 +234,72 @@ def _rows_from_npz(path: Path) -> Rows:
     return Rows(as_floats(features, f"{path}:X"), labels, None if splits is None else tuple(map(str, splits.ravel())))
 
 
-def _rows_from_columns(columns: dict[str, Any], path: Path) -> Rows:
-    label_column = next((column for column in columns if column.lower() in _LABEL_COLUMNS), None)
-    labels = _labels(columns.pop(label_column)) if label_column is not None else None
-    split_column = next((column for column in columns if column.lower() == "split"), None)
-    splits = tuple(map(str, columns.pop(split_column))) if split_column is not None else None
-    if not columns:
+def _rows_from_table(path: Path, texts: dict[str, list[str]], features: Floats | None) -> Rows:
+    if features is None:
         raise DataError(f"{path} has no feature columns.")
-    return Rows(_numbers(columns, path), labels, splits)
+    splits = texts.pop("split", None)
+    labels = next((_labels(values) for values in texts.values()), None)
+    return Rows(features, labels, None if splits is None else tuple(splits))
 
 
-def _labels(values: Sequence[Any]) -> npt.NDArray[Any]:
+def _labels(texts: list[str]) -> npt.NDArray[Any]:
     """Labels as whole numbers where all are, as text otherwise."""
-    texts = [str(value).strip() for value in values]
     # "07" is a name: read as the number 7 it would no longer be found in the class table.
     if all(text.isascii() and text.isdigit() and str(int(text)) == text and len(text) < 19 for text in texts):
         return np.array([int(text) for text in texts], dtype=np.int64)
     return np.array(texts, dtype=str)
 
 
-def _read_csv(path: Path) -> dict[str, list[str]]:
-    """Columns of a CSV with a header, as text."""
+def _read_csv(
+    path: Path, text_columns: Collection[str], needed: Sequence[str] = ()
+) -> tuple[dict[str, list[str]], Floats | None]:
+    """Text columns of a CSV by their names in its header, one ``needed``, and all others as one matrix of numbers."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             header = [column.strip() for column in next(rows, [])]
             if not header:
                 raise DataError(f"{path} is empty; expected a header line.")
-            if len(set(header)) < len(header):
-                repeated = sorted({column for column in header if header.count(column) > 1})
+            if repeated := sorted(column for column, count in Counter(header).items() if count > 1):
                 raise DataError(f"{path} has more than one column called {listing(repeated)}.")
-            body = []
+            if needed and not any(column.lower() in needed for column in header):
+                raise DataError(f"{path} must have a column called {' or '.join(needed)}, found {listing(header)}.")
+            is_text = [column.lower() in text_columns for column in header]
+            texts: list[list[str]] = []
+            numbers: list[Floats] = []
             for row in rows:
-                if row and len(row) != len(header):
+                if not row:
+                    continue
+                if len(row) != len(header):
                     raise DataError(f"{path}, line {rows.line_num}: expected {len(header)} values, found {len(row)}.")
-                if row:
-                    body.append(row)
+                texts.append([value.strip() for value in compress(row, is_text)])
+                # Row by row, as text takes ten times the memory of the numbers.
+                values = compress(row, map(not_, is_text))
+                try:
+                    numbers.append(np.fromiter(map(float, values), np.float64).astype(np.float32))
+                except ValueError as error:
+                    place = f"{path}, line {rows.line_num}"
+                    raise DataError(f"{place}: {_not_a_number(header, row, is_text)}") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as CSV: {_one_line(error)}.") from error
-    if not body:
+    if not texts:
         raise DataError(f"{path} has a header but no rows.")
-    return {column: list(values) for column, values in zip(header, zip(*body, strict=True), strict=True)}
+    names = [column.lower() for column in compress(header, is_text)]
+    by_name = dict(zip(names, map(list, zip(*texts, strict=True)), strict=True))
+    return by_name, as_floats(np.stack(numbers), str(path)) if not all(is_text) else None
 
 
-def _read_parquet(path: Path) -> dict[str, Any]:
+def _not_a_number(header: list[str], row: list[str], is_text: list[bool]) -> str:
+    for column, value, text in zip(header, row, is_text, strict=True):
+        try:
+            float(value if not text else 0)
+        except ValueError:
+            return f"column {column!r} must hold numbers, found {value!r}."
+    return "a column must hold numbers."
+
+
+def _read_parquet(path: Path, text_columns: Collection[str]) -> tuple[dict[str, list[str]], Floats | None]:
+    """The same from a Parquet table, where one column may also hold lists of numbers."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -291,36 +307,21 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         raise DGZError(f"Reading {path} needs pyarrow: install dgz[parquet].") from error
     try:
         table = parquet.read_table(path, memory_map=False)
-        return {column: table.column(column).to_numpy() for column in table.column_names}
+        columns = {column: table.column(column).to_numpy() for column in table.column_names}
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {_one_line(error)}.") from error
-
-
-def _numbers(columns: dict[str, Any], path: Path) -> Floats:
-    """Columns of numbers as one matrix; a Parquet column may itself hold lists."""
-    parts = []
+    texts, numbers = {}, []
     for column, values in columns.items():
+        if column.lower() in text_columns:
+            texts[column.lower()] = [str(value).strip() for value in values]
+            continue
         try:
-            array = np.asarray(values)
-            if array.dtype == object:
-                array = np.stack([np.asarray(value, dtype=np.float32) for value in array])
+            rows = np.stack(list(values)) if values.dtype == object else values
             with np.errstate(over="ignore"):
-                array = array.astype(np.float32)
+                numbers.append(rows.astype(np.float32).reshape(len(values), -1))
         except (ValueError, TypeError) as error:
-            row = next((row for row, value in enumerate(values) if not _is_number(value)), 0)
-            raise DataError(
-                f"{path}: column {column!r} must hold numbers, found {values[row]!r} in row {row}."
-            ) from error
-        parts.append(array.reshape(len(array), -1))
-    return as_floats(np.concatenate(parts, axis=1), str(path))
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True
+            raise DataError(f"{path}: column {column!r} must hold numbers, or lists of one length.") from error
+    return texts, as_floats(np.concatenate(numbers, axis=1), str(path)) if numbers else None
 
 
 def _one_line(error: Exception) -> str:
