@@ -100,6 +100,12 @@ def test_number_labels_are_row_numbers_or_names() -> None:
     assert sorted(set(import_arrays(X, [10] * 5 + [20] * 5, named).y_train.tolist())) == [0, 1]
 
 
+def test_number_labels_that_are_names_only_in_part_are_refused() -> None:
+    named = ClassTable(("1", "2", "3"), TABLE.vectors, TABLE.groups)  # labels 0 to 2 would be one off, unnoticed
+    with pytest.raises(DataError, match=r"found 1 label\(s\) without: 0"):
+        import_arrays(X, [0] * 5 + [1] * 5, named)
+
+
 def test_zero_padded_names_stay_names(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "y.csv", ["label"], [["00"], ["01"]])
     assert read_labels(path).tolist() == ["00", "01"]

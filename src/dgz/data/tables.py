@@ -103,7 +103,7 @@ def import_arrays(
     features : array of shape (n, d_x)
         One row per sample.
     labels : array of shape (n,)
-        Class names, or whole numbers: names where all are found in the table, else its row numbers from 0.
+        Class names, or whole numbers: row numbers of the table from 0, unless they are its names.
     classes : ClassTable
         A vector for every class. Without its ``groups``, the classes without training rows are unseen.
     splits : sequence of {"train", "test"}, optional
@@ -166,7 +166,8 @@ def _class_ids(labels: npt.NDArray[Any], names: tuple[str, ...]) -> Ints:
     strangers = [label for label in distinct if label not in row_of]
     if not strangers:
         return np.array([row_of[str(label)] for label in labels], dtype=np.int64)
-    if labels.dtype.kind not in "iu":
+    # Numbers are row numbers only where none is a name: with names 1 to 5 and labels 0 to 4, four would match, wrongly.
+    if labels.dtype.kind not in "iu" or len(strangers) < len(distinct):
         raise DataError(f"Every class needs a vector, found {len(strangers)} label(s) without: {listing(strangers)}.")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= len(names):
