@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import dgz
-from dgz.errors import DataError, DGZError
+from dgz.errors import DGZError
 
 if TYPE_CHECKING:
     from dgz.data.checks import DataReport
@@ -29,7 +29,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Look at, check, import and download data sets.")
 app.add_typer(data_app, name="data")
 
-# What the options before the verb said; the verb that runs and main() read it.
+# What the options before the verb said, for main(), which is outside the verb when an error reaches it.
 _settings = {"debug": False}
 
 Source = Annotated[
@@ -105,14 +105,9 @@ def demo(
 @data_app.command()
 def info(source: Source, features: Features = "res101", semantics: Semantics = "att", as_json: AsJson = False) -> None:
     """Describe a data set: counts, shapes, norms, balance, hashes."""
-    from dgz.data import describe, load_data
-    from dgz.data.checks import DataReport
+    from dgz.data import inspect
 
-    report = DataReport(source)
-    try:
-        report.facts = describe(load_data(source, features, semantics))
-    except DataError as error:
-        report.problems += error.problems
+    report = inspect(source, features, semantics)
     _print_report(report, as_json)
     raise typer.Exit(1 if report.problems else 0)
 
@@ -153,26 +148,19 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Turn your own arrays and a table of classes into a bundle."""
-    from dgz.data import describe, import_arrays, read_class_table, read_labels, read_rows, save_bundle
-    from dgz.data.checks import DataReport
+    from dgz.data import import_files, inspect, save_bundle
 
-    rows = read_rows(features)
-    found = rows.labels if labels is None else read_labels(labels)
-    if found is None:
-        raise DGZError(f"{features} holds no labels: give them a column or key called label, or pass --labels.")
-    data = import_arrays(
-        rows.features,
-        found,
-        read_class_table(classes),
-        splits=rows.splits,
+    data = import_files(
+        features,
+        classes,
+        labels,
         test_fraction=test_fraction,
         random_state=seed,
         name=name or out.resolve().name,
-        features_name=features.stem,
         semantics=semantics,
     )
     save_bundle(data, out, overwrite=overwrite)
-    _print_report(DataReport(str(out), describe(data)), as_json)
+    _print_report(inspect(out), as_json)
 
 
 @data_app.command()

@@ -36,3 +36,14 @@ class DataError(DGZError):
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__(" ".join(self.problems))
+
+
+def one_line(error: BaseException) -> str:
+    r"""The words of another library's error, as part of a sentence.
+
+    Examples
+    --------
+    >>> one_line(ValueError("bad\n  header.")), one_line(MemoryError())
+    ('bad header', 'MemoryError')
+    """
+    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")

@@ -15,6 +15,10 @@ from typing import IO, Any
 
 from dgz.errors import DataError, DGZError
 
+# Deflate cannot shrink data by more than about 1,032 times: a file that promises more is lying, and believing it would
+# allocate memory for values that are not there.
+MAX_DEFLATE_RATIO = 1100
+
 
 def _default_mode() -> int:
     """Mode of a new file under the process's umask: what ``open`` gives, and ``mkstemp`` does not."""

@@ -1,14 +1,14 @@
 """Data: files, arrays and made-up sets in; GZSLData out."""
 
+from dgz.data.archives import download
 from dgz.data.bundle import load_bundle, save_bundle
-from dgz.data.checks import check, describe, load_data
+from dgz.data.checks import check, describe, inspect, load_data
 from dgz.data.dataset import GZSLData
-from dgz.data.download import download
 from dgz.data.folds import validation_folds
 from dgz.data.numbers import load_numbers
 from dgz.data.scaling import AttributeScaler, FeatureScaler
 from dgz.data.synthetic import make_synthetic
-from dgz.data.tables import ClassTable, import_arrays, read_class_table, read_labels, read_rows
+from dgz.data.tables import ClassTable, import_arrays, import_files, read_class_table, read_labels, read_rows
 from dgz.data.xlsa import load_xlsa, read_xlsa_splits
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "describe",
     "download",
     "import_arrays",
+    "import_files",
+    "inspect",
     "load_bundle",
     "load_data",
     "load_numbers",

@@ -83,19 +83,28 @@ def _spread(x: Any) -> dict[str, float]:
     return {"min": float(x.min()), "max": float(x.max()), "std": float(x.std(dtype=np.float64))}
 
 
+def inspect(source: str | Path, features: str = "res101", semantics: str = "att") -> DataReport:
+    """Load a data set and describe it; broken content ends up in ``problems``."""
+    return _load(source, features, semantics)[0]
+
+
+def _load(source: str | Path, features: str, semantics: str) -> tuple[DataReport, GZSLData | None]:
+    try:
+        data = load_data(source, features, semantics)
+    except DataError as error:
+        return DataReport(str(source), problems=list(error.problems)), None
+    return DataReport(str(source), describe(data)), data
+
+
 def check(source: str | Path, features: str = "res101", semantics: str = "att") -> DataReport:
     """Load a data set and look for all that is known to go wrong.
 
     Broken content ends up in ``problems``; a source that is no data set at all raises.
     """
-    report = DataReport(str(source))
-    try:
-        data = load_data(source, features, semantics)
-    except DataError as error:
-        report.problems += error.problems
+    report, data = _load(source, features, semantics)
+    if data is None:
         _salvage_splits(report, Path(source), semantics)
         return report
-    report.facts = describe(data)
     report.warnings += _leak_warnings(data.leaks)
     report.warnings += _value_warnings(data)
     report.warnings += _count_warnings(data)

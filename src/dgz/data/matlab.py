@@ -17,12 +17,10 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from dgz.errors import DataError
+from dgz.errors import DataError, one_line
+from dgz.files import MAX_DEFLATE_RATIO
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# Deflate cannot shrink data by more than about 1,032 times: a file that promises more is lying, and believing it would
-# allocate memory for values that are not there.
-_MAX_RATIO = 1100
 _CHUNK = 1 << 20
 
 # Codes of the v5 format: how values are stored, and what kind of array they make up.
@@ -59,8 +57,7 @@ def read_mat(path: str | Path, names: Collection[str]) -> dict[str, npt.NDArray[
     except Exception as error:  # broken bytes make HDF5, zlib and numpy raise a dozen kinds
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the file system's own words are the clearest
-        detail = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} cannot be read as a MATLAB file: {detail[:200].rstrip('.')}.") from error
+        raise DataError(f"{path} cannot be read as a MATLAB file: {one_line(error)}.") from error
 
 
 # ------------------------------------------------------------------------------------------------------- v5 and v7
@@ -113,7 +110,7 @@ class _Inflated:
             place += len(part)
 
     def at_most(self) -> int:
-        return _MAX_RATIO * (self.left + len(self.inflate.unconsumed_tail) + _CHUNK)
+        return MAX_DEFLATE_RATIO * (self.left + len(self.inflate.unconsumed_tail) + _CHUNK)
 
     def finish(self) -> None:
         """Read on to the end, where zlib compares its checksum."""
@@ -284,7 +281,7 @@ def _refuse_hollow(dataset: Any, name: str) -> None:
         raise DataError(f"{name} is not an array.")
     if dataset.is_virtual or dataset.external:
         raise DataError(f"{name} takes its values from other files.")
-    if dataset.nbytes > _MAX_RATIO * max(dataset.id.get_storage_size(), 1):
+    if dataset.nbytes > MAX_DEFLATE_RATIO * max(dataset.id.get_storage_size(), 1):
         raise DataError(f"{name} claims the shape {dataset.shape}, for which the file is too short.")
 
 

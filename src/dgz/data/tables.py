@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from dgz.data.dataset import Floats, GZSLData, Ints, as_floats, listing
 from dgz.data.folds import hold_out_rows
-from dgz.errors import DataError, DGZError
+from dgz.errors import DataError, DGZError, one_line
+from dgz.files import MAX_DEFLATE_RATIO
 
 _NAME_COLUMNS = ("name", "class", "class_name")
 _LABEL_COLUMNS = ("label", "labels", "y", "class", "class_name")
 _FEATURE_KEYS = ("x", "features")
-_MAX_RATIO = 1100  # deflate cannot shrink by more than about 1,032 times: a zip member that promises more is lying
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,28 @@ def read_labels(path: str | Path) -> npt.NDArray[Any]:
         return _read_npy(path)
     texts, _ = _read_csv(path, _LABEL_COLUMNS, needed=_LABEL_COLUMNS)
     return _labels(next(iter(texts.values())))
+
+
+def import_files(
+    features: str | Path, classes: str | Path, labels: str | Path | None = None, **options: Any
+) -> GZSLData:
+    """Make a data set from a file of samples (:func:`read_rows`) and a CSV of classes (:func:`read_class_table`).
+
+    Parameters
+    ----------
+    features, classes : str or Path
+        The two files.
+    labels : str or Path, optional
+        A third (:func:`read_labels`), where the samples' file has no labels.
+    **options
+        Of :func:`import_arrays`.
+    """
+    rows = read_rows(features)
+    found = rows.labels if labels is None else read_labels(labels)
+    if found is None:
+        raise DGZError(f"{features} holds no labels: give them a column or key called label, or a file of their own.")
+    named = {"features_name": Path(features).stem, **options}
+    return import_arrays(rows.features, found, read_class_table(classes), splits=rows.splits, **named)
 
 
 def import_arrays(
@@ -210,7 +232,7 @@ def _npy(file: IO[bytes], size: int, what: str) -> npt.NDArray[Any]:
     except DataError:
         raise
     except Exception as error:  # hostile bytes raise many kinds; each means the same to a person
-        raise DataError(f"{what} cannot be read as a numpy array: {_one_line(error)}.") from error
+        raise DataError(f"{what} cannot be read as a numpy array: {one_line(error)}.") from error
 
 
 def _rows_from_npz(path: Path) -> Rows:
@@ -218,7 +240,7 @@ def _rows_from_npz(path: Path) -> Rows:
         with zipfile.ZipFile(path) as archive:
             arrays = {}
             for member in archive.infolist():
-                if member.file_size > _MAX_RATIO * max(member.compress_size, 1):
+                if member.file_size > MAX_DEFLATE_RATIO * max(member.compress_size, 1):
                     raise DataError(f"{path} is refused: {member.filename} claims {member.file_size} bytes.")
                 with archive.open(member) as file:
                     key = member.filename.removesuffix(".npy")
@@ -226,7 +248,7 @@ def _rows_from_npz(path: Path) -> Rows:
     except DataError:
         raise
     except Exception as error:  # zipfile, zlib and numpy each have their own
-        raise DataError(f"{path} cannot be read as an npz archive: {_one_line(error)}.") from error
+        raise DataError(f"{path} cannot be read as an npz archive: {one_line(error)}.") from error
     features = next((arrays[key] for key in arrays if key.lower() in _FEATURE_KEYS), None)
     if features is None:
         raise DataError(f"{path} must hold an array X (or features), found {listing(list(arrays)) or 'nothing'}.")
@@ -282,7 +304,7 @@ def _read_csv(
                     place = f"{path}, line {rows.line_num}"
                     raise DataError(f"{place}: {_not_a_number(header, row, is_text)}") from error
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as CSV: {_one_line(error)}.") from error
+        raise DataError(f"{path} cannot be read as CSV: {one_line(error)}.") from error
     if not texts:
         raise DataError(f"{path} has a header but no rows.")
     names = [column.lower() for column in compress(header, is_text)]
@@ -310,7 +332,7 @@ def _read_parquet(path: Path, text_columns: Collection[str]) -> tuple[dict[str, 
         table = parquet.read_table(path, memory_map=False)
         columns = {column: table.column(column).to_numpy() for column in table.column_names}
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {_one_line(error)}.") from error
+        raise DataError(f"{path} cannot be read as Parquet: {one_line(error)}.") from error
     texts, numbers = {}, []
     for column, values in columns.items():
         if column.lower() in text_columns:
@@ -323,7 +345,3 @@ def _read_parquet(path: Path, text_columns: Collection[str]) -> tuple[dict[str, 
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}: column {column!r} must hold numbers, or lists of one length.") from error
     return texts, as_floats(np.concatenate(numbers, axis=1), str(path)) if numbers else None
-
-
-def _one_line(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")

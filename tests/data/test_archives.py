@@ -1,4 +1,4 @@
-"""What ``dgz.data.download`` promises, against a real server on loopback and against archives made to do harm."""
+"""What ``dgz.data.archives`` promises, against a real server on loopback and against archives made to do harm."""
 
 import errno
 import hashlib
@@ -26,10 +26,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgz.data.download import download, fetch, unpack
+from dgz.data.archives import download, fetch, unpack
 from dgz.errors import DataError, DGZError
 
-module = sys.modules[fetch.__module__]  # the package may have a function of that name
+module = sys.modules[fetch.__module__]
 CONTENT = random.Random(17).randbytes(300_000)  # noqa: S311
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 FILES = {"data/AWA2/res101.mat": CONTENT[:5000], "data/AWA2/classes.txt": b"antelope\n" * 400, "README": b"read me"}
@@ -187,7 +187,7 @@ def test_a_chunked_answer_without_a_size_is_loaded_whole(site: Site, tmp_path: P
 
 def test_a_killed_process_is_resumed_by_a_second_call(site: Site, tmp_path: Path) -> None:
     site.hold, site.drops = threading.Event(), [150_000]
-    code = "import sys; from dgz.data.download import fetch; fetch(*sys.argv[1:])"
+    code = "import sys; from dgz.data.archives import fetch; fetch(*sys.argv[1:])"
     part = tmp_path / "a.zip.part"
     with subprocess.Popen([sys.executable, "-c", code, site.url, str(tmp_path / "a.zip")]) as process:
         deadline = time.monotonic() + 30
