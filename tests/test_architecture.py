@@ -17,8 +17,15 @@ ROOMS = [
     "files",
     "progress",
     "data",
+    "nets",
+    "losses",
     "metrics",
+    "training",
+    "generators",
+    "instances",
+    "classifier",
     "estimator",
+    "model",
     "peers",
     "records",
     "experiments",
@@ -75,7 +82,7 @@ def test_light_rooms_import_nothing_heavy(module: str, heavy: tuple[str, ...]) -
 def test_the_public_names_are_there_and_typed() -> None:
     import dgz
 
-    assert {"GZSLData", "load_xlsa", "load_bundle", "load_numbers", "gzsl_scores"} <= set(dgz.__all__)
+    assert {"DGZ", "GZSLData", "load_xlsa", "load_bundle", "load_numbers", "gzsl_scores"} <= set(dgz.__all__)
     assert dir(dgz) == sorted(dgz.__all__)
     for name in dgz.__all__:
         assert getattr(dgz, name) is not None

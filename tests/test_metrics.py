@@ -514,9 +514,9 @@ def labels_of_the_other_group(model, data):
     ("harm", "message"),
     [
         (one_column_less, "one column per class, found 8 for 9"),
-        (one_class_less, r"model.classes_ must be the data's seen and unseen class ids; they differ in \[8\]"),
-        (one_class_more, r"model.classes_ must be the data's seen and unseen class ids; they differ in \[9\]"),
-        (class_names, "model.classes_ must hold numbers"),
+        (one_class_less, r"model.classes_ must be the data's seen and unseen classes; they differ in \['8'\]"),
+        (one_class_more, r"model.classes_ must be the data's seen and unseen classes; they differ in \['9'\]"),
+        (class_names, "seen and unseen classes; they differ in"),
         (a_nan, "scores hold NaN in 1 of 20 rows"),
         (no_seen_rows, "x_test_seen holds no rows"),
         (no_unseen_rows, "x_test_unseen holds no rows"),

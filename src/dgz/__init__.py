@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dgz.errors import DataError as DataError
     from dgz.errors import DGZError as DGZError
     from dgz.metrics import gzsl_scores as gzsl_scores
+    from dgz.model import DGZ as DGZ
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _HOMES = {
     ),
     "dgz.errors": ("DGZError", "DataError"),
     "dgz.metrics": ("gzsl_scores",),
+    "dgz.model": ("DGZ",),
 }
 __all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
 

@@ -4,7 +4,9 @@ The leftmost room of the house: everything may import it, it imports nothing. A 
 where (file, field or option), what was expected and what was found; the command line prints it without a traceback.
 """
 
+import math
 from collections.abc import Sequence
+from typing import Any, get_args
 
 
 class DGZError(ValueError):
@@ -47,3 +49,28 @@ def one_line(error: BaseException) -> str:
     ('bad header', 'MemoryError')
     """
     return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
+
+
+def require_choice(value: object, choices: Any, option: str) -> None:
+    """Raise unless ``value`` is one of the ``choices`` (a ``Literal`` type, or the values themselves).
+
+    Examples
+    --------
+    >>> require_choice("large", ("small", "large"), "size")
+    """
+    allowed = get_args(choices) or tuple(choices)
+    if value not in allowed:
+        raise DGZError(f"{option} must be one of {', '.join(map(str, allowed))}, found {value!r}.")
+
+
+def require_at_least(least: float, **options: Any) -> None:
+    """Raise unless every one of the ``options`` is a finite number from ``least`` up.
+
+    Examples
+    --------
+    >>> require_at_least(1, n_epochs=60, batch_size=512)
+    """
+    for option, value in options.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or value < least:
+            raise DGZError(f"{option} must be a number from {least} up, found {value!r}.")

@@ -388,14 +388,40 @@ def _json_float(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _decide_rows(model: _Model, X: Any, name: str, seen: Tensor, unseen: Tensor, batch_size: int) -> Decisions:
+def class_ids(classes: Any, data: Any) -> Tensor:
+    """The ids, in a data set, of a model's ``classes`` (C,), which are ids already or the names of classes.
+
+    They must be exactly the data's: a class too many or too few would be another task, harder or easier than this one.
+
+    Examples
+    --------
+    >>> from dgz.data import load_numbers
+    >>> class_ids([f"{i:02d}" for i in range(99, -1, -1)], load_numbers(0))[:3]
+    tensor([99, 98, 97])
+    """
+    expected = {*_classes(data.seen, "data.seen").tolist(), *_classes(data.unseen, "data.unseen").tolist()}
+    if np.asarray(classes).dtype.kind == "U":
+        names = {name: i for i, name in enumerate(getattr(data, "class_names", ()))}
+        odd = set(names) ^ set(map(str, classes))
+        found = torch.tensor([names.get(str(name), -1) for name in classes])
+    else:
+        found = _classes(classes, "model.classes_")
+        odd = set(map(str, expected ^ set(found.tolist())))
+    if odd:
+        raise DGZError(f"model.classes_ must be the data's seen and unseen classes; they differ in {sorted(odd)[:5]}.")
+    return found
+
+
+def _decide_rows(
+    model: _Model, X: Any, name: str, columns: Tensor, seen: Tensor, unseen: Tensor, batch_size: int
+) -> Decisions:
     """Let the model score the rows in blocks, and keep only each block's decisions."""
     if len(X) == 0:
         raise DGZError(f"{name} holds no rows, so there is nothing to score.")
     blocks = []
     for start in range(0, len(X), batch_size):
         rows = X[start : start + batch_size]
-        blocks.append(decide(model.decision_function(rows), seen, unseen, classes=model.classes_))
+        blocks.append(decide(model.decision_function(rows), seen, unseen, classes=columns))
         if len(blocks[-1].gap) != len(rows):
             raise DGZError(f"decision_function gave {len(blocks[-1].gap)} rows of scores for {len(rows)} of {name}.")
     return Decisions(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
@@ -407,7 +433,7 @@ def gzsl_scores(model: _Model, data: Any, *, seen_penalty: float = 0.0, batch_si
     Parameters
     ----------
     model : object
-        Has ``classes_`` (C,), exactly the data's seen and unseen class ids in any order, and
+        Has ``classes_`` (C,), exactly the data's seen and unseen classes in any order, by id or by name, and
         ``decision_function(X)``, which gives (n, C) scores with one column per entry of ``classes_``.
     data : GZSLData, or any object with its test rows
         Has ``x_test_seen``, ``y_test_seen``, ``x_test_unseen``, ``y_test_unseen``, ``seen`` and ``unseen``.
@@ -427,13 +453,9 @@ def gzsl_scores(model: _Model, data: Any, *, seen_penalty: float = 0.0, batch_si
     if batch_size < 1:
         raise DGZError(f"batch_size must be at least 1, found {batch_size}.")
     seen, unseen = _classes(data.seen, "data.seen"), _classes(data.unseen, "data.unseen")
-    odd = set(_classes(model.classes_, "model.classes_").tolist()) ^ {*seen.tolist(), *unseen.tolist()}
-    if odd:  # a class too many or too few would be another task, harder or easier than this one
-        raise DGZError(
-            f"model.classes_ must be the data's seen and unseen class ids; they differ in {sorted(odd)[:5]}."
-        )
-    on_seen = _decide_rows(model, data.x_test_seen, "x_test_seen", seen, unseen, batch_size)
-    on_unseen = _decide_rows(model, data.x_test_unseen, "x_test_unseen", seen, unseen, batch_size)
+    columns = class_ids(model.classes_, data)
+    on_seen = _decide_rows(model, data.x_test_seen, "x_test_seen", columns, seen, unseen, batch_size)
+    on_unseen = _decide_rows(model, data.x_test_unseen, "x_test_unseen", columns, seen, unseen, batch_size)
     y_seen, y_unseen = data.y_test_seen, data.y_test_unseen
     curve = seen_unseen_curve(on_seen, y_seen, on_unseen, y_unseen, seen, unseen)
     acc_seen = macro_accuracy(y_seen, on_seen.predict(seen_penalty), seen)

@@ -5,7 +5,7 @@ at training time (class vectors) and repeated on whatever comes later, so an est
 weights.
 """
 
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dgz.data.dataset import Floats, as_floats
-from dgz.errors import DGZError
+from dgz.errors import DGZError, require_choice
 
 FeatureScaling = Literal["none", "minmax", "minmax_l2"]
 AttributeScaling = Literal["none", "unit", "standard", "sqrt_d"]
-
-
-def _require_known(value: str, choices: Any, option: str) -> None:
-    if value not in get_args(choices):
-        raise DGZError(f"{option} must be one of {', '.join(get_args(choices))}, found {value!r}.")
 
 
 def _unit_rows(x: Floats) -> Floats:
@@ -64,7 +59,7 @@ class FeatureScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         """Learn the ranges of the training rows ``X`` (n, d_x)."""
-        _require_known(self.method, FeatureScaling, "feature_scaling")
+        require_choice(self.method, FeatureScaling, "feature_scaling")
         X = as_floats(X, "X")
         self.n_features_in_ = X.shape[1]
         if self.method != "none":
@@ -113,7 +108,7 @@ class AttributeScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, attributes: npt.ArrayLike, y: object = None) -> Self:
         """Learn what the method needs from the class vectors ``attributes`` (n_classes, d_a)."""
-        _require_known(self.method, AttributeScaling, "attribute_scaling")
+        require_choice(self.method, AttributeScaling, "attribute_scaling")
         attributes = as_floats(attributes, "attributes")
         self.n_features_in_ = attributes.shape[1]
         if self.method == "standard":

@@ -1,0 +1,157 @@
+"""Losses of the classifier: pure functions of logits, and the gradients the paper takes apart.
+
+In come logits (…, n, C) of real rows of seen classes and generated rows of unseen ones; out comes one number per
+leading index: usually one, or one for each of many classifiers trained at once. Everything is computed in at least
+float32 by log-sum-exp, so that no temperature and no half precision overflows.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+Gate = Literal["argmax_all", "above_true", "always"]
+Loss = Literal["revised", "plain", "incremental"]
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    r"""Plain cross-entropy, Eq. (2): mean of :math:`-\log p_y(x)`.
+
+    Takes logits (…, n, C) and labels y (…, n).
+
+    Examples
+    --------
+    >>> cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1])).exp()
+    tensor(2.)
+    """
+    logits = _wide(logits)
+    return (logits.logsumexp(-1) - _true(logits, y)).mean(-1)
+
+
+def revised_cross_entropy(
+    logits: Tensor, y: Tensor, seen: Tensor, lambda_1: float | Tensor, gate: Gate = "argmax_all"
+) -> Tensor:
+    r"""The paper's revised cross-entropy, Eq. (8).
+
+    A row of a seen class competes with the seen classes, and with the one unseen class m that it likes best:
+
+    .. math:: \log\Big(\sum_{c \in \mathcal{Y}^s} e^{l_c - l_y} + \lambda_1 g\, e^{l_m - l_y}\Big),
+
+    where the gate g is 0 or 1. A row of an unseen class has the plain cross-entropy over all classes.
+
+    Parameters
+    ----------
+    logits : (…, n, C)
+    y : (…, n) integers
+    seen : (C,) bool
+        Which classes are seen.
+    lambda_1 : float, or tensor that broadcasts with (…, n)
+        Weight of the best unseen class in the loss of a seen row; 0 leaves the seen classes to themselves.
+    gate : {"argmax_all", "above_true", "always"}
+        When m counts: if it beats every class, if it beats the true class, or always. Each is open wherever the one
+        before it is.
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[1.0, 0.0, 2.0]])  # of a row of class 0; class 2 is unseen and on top
+    >>> seen = torch.tensor([True, True, False])
+    >>> loss = revised_cross_entropy(logits, torch.tensor([0]), seen, lambda_1=0.5)
+    >>> torch.isclose(loss.exp(), torch.tensor([1.0, -1.0, 1.0]).exp() @ torch.tensor([0, 1, 0.5]) + 1)
+    tensor(True)
+    """
+    logits = _wide(logits)
+    true = _true(logits, y)
+    of_seen = logits.masked_fill(~seen, -torch.inf)
+    best_unseen = logits.masked_fill(seen, -torch.inf).amax(-1)  # −∞, and so without weight, where no class is unseen
+    # Authors' code: λ1 counts only where an unseen class is the argmax over all classes, and so does the appendix's
+    # listing. Paper: where p_m > p_y (Eq. 8). docs/protocol.md, row 3.
+    if gate == "argmax_all":
+        is_open = best_unseen > of_seen.amax(-1)
+    elif gate == "above_true":
+        is_open = best_unseen > true
+    else:
+        is_open = torch.ones_like(best_unseen, dtype=torch.bool)
+    weight = torch.as_tensor(lambda_1, dtype=logits.dtype, device=logits.device).log()
+    rival = (best_unseen + weight).masked_fill(~is_open, -torch.inf)
+    of_seen_row = torch.logaddexp(of_seen.logsumexp(-1), rival)
+    total = torch.where(seen[y], of_seen_row, logits.logsumexp(-1))
+    # Paper: Eq. (8) prints 1/n before its first sum only, Eq. (6) before both; the released code averages all rows.
+    return (total - true).mean(-1)
+
+
+def incremental_cross_entropy(
+    logits: Tensor, y: Tensor, seen: Tensor, lambda_1: float | Tensor = 1.0, lambda_2: float | Tensor = 1.0
+) -> Tensor:
+    r"""Cross-entropy with the unseen classes as a weighted increment, Eq. (6).
+
+    A seen row's loss is :math:`-\log p_y / (\hat p^s + \lambda_1 \hat p^u)`, with the sums of p over seen and over all
+    unseen classes; an unseen row's is :math:`-\lambda_2 \log p_y`. Both weights 1 give the plain cross-entropy.
+
+    Takes logits (…, n, C), y (…, n), seen (C,) bool.
+
+    Examples
+    --------
+    >>> logits, y, seen = torch.eye(3), torch.tensor([0, 1, 2]), torch.tensor([True, True, False])
+    >>> torch.isclose(incremental_cross_entropy(logits, y, seen), cross_entropy(logits, y))
+    tensor(True)
+    """
+    logits = _wide(logits)
+    weight = torch.as_tensor(lambda_1, dtype=logits.dtype, device=logits.device).log()
+    shifted = torch.where(seen, logits, logits + weight[..., None])
+    is_seen = seen[y]
+    total = torch.where(is_seen, shifted.logsumexp(-1), logits.logsumexp(-1))
+    return ((total - _true(logits, y)) * torch.where(is_seen, 1.0, lambda_2)).mean(-1)
+
+
+def incremental_gradient(
+    x: Tensor, y: Tensor, weights: Tensor, seen: Tensor, temperature: float, lambda_1: float, lambda_2: float
+) -> Tensor:
+    r"""What Eq. (6) moves the weights of the unseen classes by, Eq. (7): :math:`-\partial L / \partial W_u`.
+
+    Takes rows x (n, d), labels y (n,), classifier weights (C, d), seen (C,) bool, for logits
+    :math:`\langle W_c, x \rangle / \tau`; gives (C_u, d) in the order of the unseen classes.
+    """
+    logits = _wide(x) @ _wide(weights).T / temperature
+    p = logits.softmax(-1)
+    is_seen, unseen = seen[y], ~seen
+    p_unseen = p[:, unseen]
+    weighted = p[:, seen].sum(1, keepdim=True) + lambda_1 * p_unseen.sum(1, keepdim=True)
+    # Eq. (7)'s three sums, each over its rows: rows of W_u's own class, all unseen rows, all seen rows.
+    own = one_hot(y, len(seen))[:, unseen].to(p.dtype)
+    share = torch.where(is_seen[:, None], lambda_1 * p_unseen / weighted, lambda_2 * p_unseen)
+    own = torch.where(is_seen[:, None], torch.zeros_like(own), lambda_2 * own)
+    return (own - share).T @ _wide(x) / (len(x) * temperature)
+
+
+def pull_and_push(x: Tensor, y: Tensor, weights: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    r"""The two parts of plain cross-entropy's gradient, Proposition 1, Eq. (3).
+
+    .. math:: -\frac{\partial L}{\partial W_k} = \frac{1}{n\tau} \sum_{i: y_i = k} x_i
+        - \frac{1}{n\tau} \sum_j p_k(x_j)\, x_j
+
+    The first pulls a class's weights to its centre, the second pushes them off where the class is already likely.
+
+    Takes rows x (n, d), labels y (n,), classifier weights (C, d); gives both sums (C, d), the second with its sign.
+
+    Examples
+    --------
+    >>> pull, push = pull_and_push(torch.eye(2), torch.tensor([0, 1]), torch.zeros(2, 2), temperature=1.0)
+    >>> pull, push
+    (tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]]), tensor([[-0.2500, -0.2500],
+            [-0.2500, -0.2500]]))
+    """
+    x, weights = _wide(x), _wide(weights)
+    p = (x @ weights.T / temperature).softmax(-1)
+    scale = len(x) * temperature
+    return one_hot(y, len(weights)).to(x.dtype).T @ x / scale, -p.T @ x / scale
+
+
+def _wide(values: Tensor) -> Tensor:
+    """At least float32: half precision cannot hold logits of small temperatures."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _true(logits: Tensor, y: Tensor) -> Tensor:
+    return logits.gather(-1, y[..., None]).squeeze(-1)
