@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format benchmark clean
+.PHONY: demo test check-cub format benchmark clean
 
 demo: .venv/core  ## train, test and report on the embedded data
 	$(BIN)/dgz demo
@@ -11,7 +11,11 @@ test: .venv/dev  ## every check: format, lint, types, tests, doctests, README, t
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m 'not alone'
+	$(BIN)/python -m pytest -m alone tests
+
+check-cub: .venv/dev  ## five seeds on real CUB (DGZ_DATA), about ten minutes on two cores
+	DGZ_CUB_SEEDS='0 1 2 3 4' DGZ_REQUIRE=data $(BIN)/python -m pytest -m alone -rP tests/test_cub.py
 
 format: .venv/dev
 	$(BIN)/ruff format .

@@ -137,3 +137,150 @@ def cacd(real_centers, generated_centers):
 
 def cacd_printed(real_centers, generated_centers):
     return sum(math.sqrt(center_distance(g, r)) for g, r in zip(generated_centers, real_centers, strict=True))
+
+
+# --- Losses of the classifier. Logits are lists of rows, ``seen`` holds the ids of the seen classes.
+def probabilities(row):
+    """p_c(x) of Eq. (2), for every class c."""
+    total = sum(math.exp(value) for value in row)
+    return [math.exp(value) / total for value in row]
+
+
+def logits(x, weights, temperature):
+    return [[sum(w * v for w, v in zip(row, xi, strict=True)) / temperature for row in weights] for xi in x]
+
+
+def cross_entropy(logits, y):
+    """Eq. (2)."""
+    total = 0.0
+    for i in range(len(y)):
+        total += -math.log(probabilities(logits[i])[y[i]])
+    return total / len(y)
+
+
+def gate_is_open(p, true, seen, gate):
+    unseen = [c for c in range(len(p)) if c not in seen]
+    if not unseen:
+        return False
+    p_m = max(p[c] for c in unseen)
+    if gate == "argmax_all":
+        return all(p_m > p[c] for c in seen)
+    if gate == "above_true":
+        return p_m > p[true]
+    return True
+
+
+def revised_cross_entropy(logits, y, seen, lambda_1, gate):
+    """Eq. (8), with 1/n before both sums and one of three indicators."""
+    total = 0.0
+    for i in range(len(y)):
+        p = probabilities(logits[i])
+        if y[i] in seen:
+            p_s = sum(p[c] for c in seen)
+            p_m = max([p[c] for c in range(len(p)) if c not in seen], default=0.0)
+            weight = lambda_1 if gate_is_open(p, y[i], seen, gate) else 0.0
+            total += -math.log(p[y[i]] / (p_s + weight * p_m))
+        else:
+            total += -math.log(p[y[i]])
+    return total / len(y)
+
+
+def revised_cross_entropy_listed(logits, y, seen, lambda_1):
+    """What the appendix's listing computes: every class has a factor, and a row the log of its weighted sum."""
+    total = 0.0
+    for i in range(len(y)):
+        top = max(range(len(logits[i])), key=lambda c: logits[i][c])
+        weighted_sum = 0.0
+        for c in range(len(logits[i])):
+            factor = 1.0
+            if y[i] in seen and c not in seen:
+                factor = lambda_1 if c == top else 0.0
+            weighted_sum += factor * math.exp(logits[i][c] - logits[i][y[i]])
+        total += math.log(weighted_sum)
+    return total / len(y)
+
+
+def incremental_cross_entropy(logits, y, seen, lambda_1, lambda_2):
+    """Eq. (6)."""
+    of_seen_rows, of_unseen_rows = 0.0, 0.0
+    for i in range(len(y)):
+        p = probabilities(logits[i])
+        p_s = sum(p[c] for c in range(len(p)) if c in seen)
+        p_u = sum(p[c] for c in range(len(p)) if c not in seen)
+        if y[i] in seen:
+            of_seen_rows += -math.log(p[y[i]] / (p_s + lambda_1 * p_u))
+        else:
+            of_unseen_rows += -math.log(p[y[i]])
+    return (of_seen_rows + lambda_2 * of_unseen_rows) / len(y)
+
+
+def incremental_gradient(x, y, weights, seen, temperature, lambda_1, lambda_2):
+    """Eq. (7), one row per unseen class."""
+    n, d = len(x), len(x[0])
+    p = [probabilities(row) for row in logits(x, weights, temperature)]
+    result = []
+    for u in range(len(weights)):
+        if u in seen:
+            continue
+        step = [0.0] * d
+        for k in range(d):
+            for i in range(n):
+                if y[i] == u:
+                    step[k] += lambda_2 / (n * temperature) * x[i][k]
+                if y[i] not in seen:
+                    step[k] -= lambda_2 / (n * temperature) * p[i][u] * x[i][k]
+                else:
+                    p_s = sum(p[i][c] for c in range(len(weights)) if c in seen)
+                    p_u = sum(p[i][c] for c in range(len(weights)) if c not in seen)
+                    step[k] -= 1 / (n * temperature) * lambda_1 * p[i][u] / (p_s + lambda_1 * p_u) * x[i][k]
+        result.append(step)
+    return result
+
+
+def pull_and_push(x, y, weights, temperature):
+    """Eq. (3): its upper and its lower line, one row per class."""
+    n, d = len(x), len(x[0])
+    p = [probabilities(row) for row in logits(x, weights, temperature)]
+    pull, push = [], []
+    for k in range(len(weights)):
+        pull.append([sum(x[i][j] for i in range(n) if y[i] == k) / (n * temperature) for j in range(d)])
+        push.append([-sum(p[i][k] * x[i][j] for i in range(n)) / (n * temperature) for j in range(d)])
+    return pull, push
+
+
+# --- Losses of the generators.
+def wasserstein_loss(d_real, d_fake, slopes, gp_weight):
+    """Eq. (4) turned round, with WGAN-GP's penalty: ``slopes`` are the gradients of D at the points in between."""
+    n = len(d_real)
+    loss = sum(d_fake) / n - sum(d_real) / n
+    for slope in slopes:
+        loss += gp_weight * (math.sqrt(sum(value**2 for value in slope)) - 1) ** 2 / n
+    return loss
+
+
+def squared_error(outputs, x):
+    """Eq. (A.1) with the squared norm: one output of the mapping net for every row."""
+    return sum(sum((a - b) ** 2 for a, b in zip(g, xi, strict=True)) for g, xi in zip(outputs, x, strict=True)) / len(x)
+
+
+def gaussian_kl(means, log_variances):
+    """KL(N(μ, σ²) ‖ N(0, I)), averaged over rows."""
+    total = 0.0
+    for mean, log_variance in zip(means, log_variances, strict=True):
+        for m, v in zip(mean, log_variance, strict=True):
+            total += (m**2 + math.exp(v) - v - 1) / 2
+    return total / len(means)
+
+
+# --- Instance level.
+def within_class_covariance(x, y):
+    """The pooled covariance within classes, unbiased: one row of every class is spent on its mean."""
+    classes = sorted(set(y))
+    mean = dict(zip(classes, class_means(x, y, classes), strict=True))
+    d, freedom = len(x[0]), len(x) - len(classes)
+    result = [[0.0] * d for _ in range(d)]
+    for i in range(len(x)):
+        for j in range(d):
+            for k in range(d):
+                result[j][k] += (x[i][j] - mean[y[i]][j]) * (x[i][k] - mean[y[i]][k]) / freedom
+    return result

@@ -25,6 +25,7 @@ ROOMS = [
     "instances",
     "classifier",
     "estimator",
+    "settings",
     "model",
     "peers",
     "records",

@@ -1,15 +1,25 @@
 """The command line as a person meets it: real processes, their output, errors and exit status."""
 
+import csv
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from conftest import ROOT
+from dgz.cli import main
+from dgz.data import GZSLData, load_bundle, make_synthetic, save_bundle
+
+# One thread: tests run side by side already, and tiny nets gain nothing from more.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+# A net that is trained in a moment.
+TINY = ("--device", "cpu", "--set", "d_hidden=16", "--set", "generator.hidden=[8]", "--set", "learning_rate=0.003")
 
 
 def dgz(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -20,8 +30,28 @@ def dgz(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProc
         text=True,
         cwd=cwd,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"},
+        env=ENVIRONMENT,
     )
+
+
+class Inside:
+    """The command line inside this process, where torch need not be loaded anew for each command."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        self.monkeypatch.setattr(sys, "argv", ["dgz", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        code = end.value.code
+        return subprocess.CompletedProcess(sys.argv, code if isinstance(code, int) else 0, *self.capsys.readouterr())
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    monkeypatch.setenv("NO_COLOR", "1")
+    return Inside(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -36,7 +66,7 @@ def samples(tmp_path: Path) -> Path:
 def test_help_reads_like_a_table_of_contents() -> None:
     answer = dgz("--help")
     assert answer.returncode == 0
-    for verb in ("demo", "data"):
+    for verb in ("demo", "train", "evaluate", "predict", "add-class", "data"):
         assert f"│ {verb}" in answer.stdout
     for verb in ("info", "check", "import", "download"):
         assert f"│ {verb}" in dgz("data", "--help").stdout
@@ -56,7 +86,22 @@ def test_the_demo_trains_prints_a_table_and_writes_a_report(tmp_path: Path) -> N
     record = json.loads((tmp_path / "demo" / "record.json").read_text())
     assert record["scores"]["h"] > 0.75
     assert f"{100 * record['scores']['h']:.1f}" in answer.stdout
-    assert {"index.html", "report.md", "record.json"} == {path.name for path in (tmp_path / "demo").iterdir()}
+    expected = {"index.html", "report.md", "record.json", "config.json", "curve.json", "model"}
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == expected
+
+
+def test_the_demo_replaces_its_own_folder_and_no_other(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = {"n_epochs": 1, "d_hidden": 8, "generator__n_epochs": 1, "generator__hidden": (8,)}
+    monkeypatch.setattr("dgz.cli._DEMO_SETTINGS", small)
+    for _ in range(2):
+        assert json.loads(inside("demo", "--json").stdout)["report"] == "runs/demo/index.html"
+    Path("runs/demo").rename("runs/other")
+    refused = inside("demo", "--out", "runs/other")
+    assert (refused.returncode, "runs/other holds a finished run" in refused.stderr) == (2, True)
+    assert inside("demo", "--out", "runs/other", "--overwrite").returncode == 0
 
 
 def test_import_check_and_info_work_together(samples: Path) -> None:
@@ -133,12 +178,251 @@ def test_a_full_disk_during_import_loses_nothing(samples: Path) -> None:
     )
     before = sorted(path.name for path in samples.iterdir())
     answer = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=samples, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"},
-    )  # fmt: skip
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=samples, timeout=60, env=ENVIRONMENT
+    )
     assert answer.returncode == 2
     assert answer.stderr.startswith("Error: ")
     assert sorted(path.name for path in samples.iterdir()) == before
+
+
+# --- Training and using a model.
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set on disk."""
+    folder = tmp_path_factory.mktemp("data") / "small"
+    save_bundle(make_synthetic(10, 2, n_attributes=6, n_features=12, n_samples=200), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(bundle: Path) -> GZSLData:
+    return load_bundle(bundle)
+
+
+@pytest.fixture(scope="module")
+def trained(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A finished run, and what the command that made it said."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    short = ("--set", "n_epochs=5", "--set", "generator.n_epochs=4")
+    return folder, dgz("train", bundle, "--out", folder, "--without-generator", *TINY, *short, "--seed", 3)
+
+
+def test_training_prints_both_selection_rules_and_keeps_everything(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, answer = trained
+    assert answer.returncode == 0, answer.stderr
+    record = json.loads((folder / "record.json").read_text())
+    assert record["seed"] == 3
+    assert record["params"]["generator"]["hidden"] == [8]
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.stdout.splitlines() if "│" in line]
+    keys = ("acc_unseen", "acc_seen", "h", "acc_zsl")
+    ours, oracle = rows
+    assert ours[2:6] == [f"{100 * record['scores'][key]:.1f}" for key in keys]
+    assert oracle[2:6] == [f"{100 * record['oracle'][key]:.1f}" for key in keys]
+    assert (ours[7], oracle[7]) == ("last", "oracle (best of 5)")
+    for what, name in (("Model", "model"), ("Record", "record.json"), ("Report", "index.html")):
+        assert f"{what}: {folder / name}\n" in answer.stdout
+        assert (folder / name).exists()
+    assert not (folder / "checkpoints").exists()
+    assert "dgz train " in (folder / "report.md").read_text()
+
+
+def test_evaluating_a_run_gives_its_recorded_scores(
+    trained: tuple[Path, subprocess.CompletedProcess[str]], bundle: Path, inside: Inside
+) -> None:
+    folder, _ = trained
+    scores = json.loads((folder / "record.json").read_text())["scores"]
+    for place in (folder, folder / "model"):
+        assert json.loads(inside("evaluate", place, bundle, "--json").stdout) == scores
+    table = inside("evaluate", folder, bundle).stdout
+    assert f"│ {100 * scores['h']:.1f} │" in table
+    favoured = json.loads(inside("evaluate", folder, bundle, "--seen-penalty", 5, "--json").stdout)
+    assert (favoured["acc_seen"], favoured["acc_unseen"]) == (0, scores["acc_zsl"])
+
+
+def test_predictions_are_a_table_with_a_row_per_sample(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+    bundle: Path,
+    data: GZSLData,
+    inside: Inside,
+    tmp_path: Path,
+) -> None:
+    folder, _ = trained
+    lines = inside("predict", folder, bundle).stdout.splitlines()
+    assert lines[0] == "row,class,probability"
+    rows = list(csv.reader(lines[1:]))
+    n_seen = len(data.y_test_seen)
+    assert [row[0] for row in rows] == [str(i) for i in range(n_seen + len(data.y_test_unseen))]
+    per_class = json.loads((folder / "record.json").read_text())["scores"]["per_class"]
+    right = [row[1] == data.class_names[i] for row, i in zip(rows, data.y_test_seen, strict=False)]
+    assert np.mean(right) == pytest.approx(np.mean([per_class[str(i)] for i in data.seen]))  # classes of equal size
+
+    # The same rows from a file, whose labels say nothing here.
+    np.savez(tmp_path / "x.npz", X=data.x_test_seen, y=["anything"] * n_seen)
+    out = tmp_path / "out.csv"
+    assert "out.csv, 32 rows" in inside("predict", folder, tmp_path / "x.npz", "--out", out, "--top", 3).stdout
+    header, *table = out.read_text().splitlines()
+    assert header == "row,class,probability,class_2,probability_2,class_3,probability_3"
+    assert [line.split(",")[:3] for line in table] == rows[:n_seen]
+    answers = json.loads(inside("predict", folder, tmp_path / "x.npz", "--unseen-only", "--top", 9, "--json").stdout)
+    unseen = {data.class_names[i] for i in data.unseen}
+    assert all({one["class"] for one in answer} == unseen for answer in answers)
+    assert all(sum(one["probability"] for one in answer) == pytest.approx(1, rel=1e-5) for answer in answers)
+
+
+def test_a_new_class_is_added_from_its_vector_and_then_predicted(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+    bundle: Path,
+    data: GZSLData,
+    inside: Inside,
+    tmp_path: Path,
+) -> None:
+    folder, _ = trained
+    before = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+    # A class with the vector of a seen one, and one far from all others.
+    vectors = (data.attributes[data.seen[0]], np.linspace(3, -3, 6))
+    cells = [",".join(map(str, vector)) for vector in vectors]
+    new = tmp_path / "new.csv"
+    new.write_text(f"name,split,a,b,c,d,e,f\ntwin,unseen,{cells[0]}\nodd one,unseen,{cells[1]}\n")
+
+    refused = inside("add-class", folder, "--classes", new)
+    assert refused.returncode == 2
+    assert "model exists already; choose another place by --out, or pass --overwrite." in refused.stderr
+    answer = inside("add-class", folder, "--classes", new, "--out", tmp_path / "more")
+    assert answer.stdout.startswith("Added twin, odd one in 0.")
+    assert f"Model: {tmp_path / 'more'}, 12 classes" in answer.stdout
+    assert {path.name: path.read_bytes() for path in (folder / "model").iterdir()} == before
+
+    def probabilities(model: Path) -> list[dict[str, float]]:
+        answers = json.loads(inside("predict", model, bundle, "--top", 99, "--json").stdout)
+        return [{one["class"]: one["probability"] for one in answer} for answer in answers]
+
+    for row in probabilities(tmp_path / "more"):
+        assert len(row) == 12
+        assert row["twin"] == pytest.approx(row[data.class_names[data.seen[0]]], rel=1e-4)
+
+    refined = inside(
+        "add-class", tmp_path / "more", "--classes", tmp_path / "none.csv", "--overwrite", "--refine", "--data", bundle
+    )
+    assert (refined.returncode, "none.csv: No such file" in refined.stderr) == (2, True)
+    (tmp_path / "third.csv").write_text(f"name,a,b,c,d,e,f\nthird,{cells[1]}\n")
+    options = ("--overwrite", "--refine", "--data", bundle, "--json")
+    refined = inside("add-class", tmp_path / "more", "--classes", tmp_path / "third.csv", *options)
+    summary = json.loads(refined.stdout)
+    assert (summary["added"], summary["n_classes"], summary["model"]) == (["third"], 13, str(tmp_path / "more"))
+    assert summary["seconds"] > 0
+    assert len(probabilities(tmp_path / "more")[0]) == 13
+
+
+def test_a_training_without_test_rows_still_gives_a_model(samples: Path, inside: Inside) -> None:
+    np.savez(samples / "seen.npz", X=np.random.default_rng(0).random((20, 4)), y=["ant"] * 10 + ["bee"] * 10)
+    inside("data", "import", samples / "seen.npz", "--classes", samples / "classes.csv", "--out", samples / "b")
+    options = ("--without-generator", *TINY, "--set", "n_epochs=2", "--set", "generator.n_epochs=1")
+    answer = inside("train", samples / "b", "--out", samples / "run", *options)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("There are no scores: the data lacks test rows")
+    assert "Report" not in answer.stdout
+    predicted = inside("predict", samples / "run", samples / "x.npz", "--unseen-only").stdout
+    assert predicted.splitlines()[1:] == [f"{i},cat,1.000000" for i in range(30)]
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_and_ends_in_the_same_bytes(bundle: Path, inside: Inside, tmp_path: Path) -> None:
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    n_epochs = 100
+    options = ("--without-generator", *TINY, "--set", f"n_epochs={n_epochs}", "--set", f"generator.n_epochs={n_epochs}")
+    command = ("train", bundle, *options, "--set", "generator.steps_per_epoch=40")
+    # States are usually kept half a minute apart; here after every epoch, so that one is there within moments.
+    often = (
+        "import sys, dgz.cli, dgz.model; fit = dgz.model.DGZ.fit;"
+        "dgz.model.DGZ.fit = lambda *a, **k: fit(*a, **k, checkpoint_seconds=0); dgz.cli.main()"
+    )
+    for stage in ("generator", "classifier"):
+        arguments = [*map(str, command), "--out", str(broken), *(["--resume"] if stage == "classifier" else [])]
+        with subprocess.Popen(
+            [sys.executable, "-c", often, *arguments], env=ENVIRONMENT, stderr=subprocess.PIPE
+        ) as process:
+            kept, deadline = broken / "checkpoints" / f"{stage}.safetensors", time.monotonic() + 60
+            while not kept.exists():
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            process.kill()
+        with safe_open(kept, framework="numpy") as file:  # the blow fell in the middle of the stage
+            assert 1 <= len(json.loads(file.metadata()["history"])) < n_epochs
+    refused = inside(*command, "--out", broken)
+    assert (refused.returncode, "--resume" in refused.stderr, "--overwrite" in refused.stderr) == (2, True, True)
+
+    resumed, unbroken = dgz(*command, "--out", broken, "--resume"), dgz(*command, "--out", whole)
+    assert (resumed.returncode, unbroken.returncode) == (0, 0), resumed.stderr + unbroken.stderr
+    for name in ("model/model.safetensors", "curve.json"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+    assert not (broken / "checkpoints").exists()
+    again = inside(*command, "--out", broken, "--resume", "--json")
+    assert "finished already" in again.stderr
+    record = json.loads((whole / "record.json").read_text())
+    assert json.loads(again.stdout)["scores"] == record["scores"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "{bundle}", "--preset", "CUP"], "preset must be one of AWA2, CUB, SUN, APY, found 'CUP'."),
+        (
+            ["train", "{bundle}", "--preset", "CUB", "--source", "code"],
+            "source must be one of paper, released, found 'code'.",
+        ),
+        (["train", "{bundle}", "--source", "paper"], "so it needs --preset."),
+        (["train", "{bundle}", "--set", "lamda_1=2"], "There is no setting 'lamda_1'; did you mean 'lambda_1'?"),
+        (["train", "{bundle}", "--set", "n_epochs=many"], "n_epochs must be a whole number, found 'many'."),
+        (["train", "{bundle}", "--device", "abacus"], "device 'abacus' cannot be used here"),
+        (["train", "{bundle}", "--evaluate-every", "-1"], "evaluate_every must be a number from 0 up, found -1."),
+        (["train", "{bundle}", "--resume", "--overwrite"], "exclude each other."),
+        (["train", "nowhere"], "nowhere is neither a folder nor the name of an embedded data set (numbers)."),
+        (["evaluate", "{bundle}", "{bundle}"], "is not a model: it has no model.json."),
+        (["evaluate", "{run}", "numbers"], "The rows of numbers have 128 features, but the model was trained on rows"),
+        (["predict", "{run}", "{run}/curve.json"], "curve.json must end in .npy, .npz, .csv, .parquet, found '.json'."),
+        (["predict", "{run}", "nowhere.npy"], "nowhere.npy is neither a folder nor"),
+        (["predict", "{run}", "wide.npy"], "X must have 12 columns, as the training rows had, found 13."),
+        (["predict", "{run}", "none.npy"], "none.npy holds no rows to predict."),
+        (["predict", "{run}", "{bundle}", "--top", "0"], "top must be a whole number from 1 up, found 0."),
+        (["add-class", "{run}", "--classes", "new.csv", "--out", "b"], "must have the shape (1, 6), found (1, 2)."),
+        (["add-class", "{run}", "--classes", "new.csv", "--out", "b", "--refine"], "--refine and --data go together"),
+    ],
+)
+def test_errors_around_models_are_one_sentence_too(
+    trained: tuple[Path, subprocess.CompletedProcess[str]],
+    bundle: Path,
+    inside: Inside,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("wide.npy", np.zeros((2, 13)))
+    np.save("none.npy", np.zeros((0, 12)))
+    Path("new.csv").write_text("name,a,b\nnew,1,2\n")
+    filled = [argument.format(bundle=bundle, run=trained[0]) for argument in arguments]
+    answer = inside(*filled, *(["--out", "b"] if arguments[0] == "train" else []))
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("Error: ")
+    assert sentence in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert not (tmp_path / "b" / "model").exists()
+
+
+def test_a_damaged_model_is_refused_with_a_sentence(
+    trained: tuple[Path, subprocess.CompletedProcess[str]], bundle: Path, inside: Inside, tmp_path: Path
+) -> None:
+    for path in (trained[0] / "model").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tensors = tmp_path / "model.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-9])
+    answer = inside("predict", tmp_path, bundle)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"Error: {tensors} cannot be read: ")
 
 
 @pytest.mark.data

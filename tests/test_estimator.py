@@ -117,3 +117,38 @@ def test_scores_of_an_estimator_are_reproducible(numbers: GZSLData) -> None:
         for _ in range(2)
     )
     assert one.to_dict() == two.to_dict()
+
+
+def test_the_top_labels_are_the_scores_in_order(
+    fitted: CenterRidge, numbers: GZSLData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = numbers.x_test_unseen
+    monkeypatch.setattr("dgz.estimator._BLOCK", 7)
+    labels, probabilities = fitted.predict_top(rows, 3)
+    order = np.argsort(-fitted.decision_function(rows), axis=1)[:, :3]
+    np.testing.assert_array_equal(labels, fitted.classes_[order])
+    every = fitted.predict_proba(rows)
+    np.testing.assert_allclose(probabilities, np.take_along_axis(every, order, axis=1), rtol=1e-5)
+
+
+def test_the_top_labels_obey_classes_and_penalty_as_predict_does(fitted: CenterRidge, numbers: GZSLData) -> None:
+    rows, unseen = numbers.x_test_seen, numbers.unseen
+    for classes, penalty in ((None, 0.05), (unseen, 0.0), (np.arange(50), 0.1)):
+        labels, probabilities = fitted.predict_top(rows, 1000, classes, penalty)
+        np.testing.assert_array_equal(labels[:, 0], fitted.predict(rows, classes, penalty))
+        assert labels.shape[1] == (100 if classes is None else len(classes))
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "top", "sentence"),
+    [
+        (np.eye(3), 1, "X must have 128 columns, as the training rows had, found 3."),
+        (np.full((2, 128), np.inf), 1, "X must be finite, found NaN or infinity in row 0."),
+        (np.zeros((2, 128)), 0, "top must be a whole number from 1 up, found 0."),
+    ],
+)
+def test_rows_that_cannot_be_ranked_are_explained(fitted: CenterRidge, rows: Any, top: int, sentence: str) -> None:
+    with pytest.raises(DGZError) as caught:
+        fitted.predict_top(rows, top)
+    assert str(caught.value) == sentence

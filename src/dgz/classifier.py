@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from dgz.errors import require_at_least, require_choice
+from dgz.errors import require_at_least, require_choice, require_count
 from dgz.losses import Gate, Loss, cross_entropy, incremental_cross_entropy, revised_cross_entropy
 from dgz.nets import MLP, ClassNormalisedMapper, FreeWeights, initialise
 from dgz.training import Checkpoints, Row, Trainee, adam, random_stream, train, update
@@ -104,7 +104,7 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
 
         ``seen`` (C,) says which classes are seen. The rest as in :meth:`~dgz.generators.ClassGenerator.fit`.
         """
-        self._check()
+        self.check()
         n_classes, d_a = attributes.shape
         self.build(n_classes, d_a, x.shape[1], random_stream(seed, "classifier's start")).net_.to(x.device).train()
         trainee = _ClassifierTraining(self, x, y, attributes, seen, seed)
@@ -134,13 +134,14 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         self.net_.train(was_training)
         return weights
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise a sentence about the first setting that cannot be used."""
         for name, kinds in (("weights", Weights), ("loss", Loss), ("gate", Gate)):
             require_choice(getattr(self, name), kinds, name)
         require_at_least(0, lambda_1=self.lambda_1, lambda_2=self.lambda_2)
-        require_at_least(1e-12, temperature=self.temperature)
-        require_at_least(1, n_epochs=self.n_epochs, batch_size=self.batch_size, d_hidden=self.d_hidden)
-        require_at_least(1, lr_step=1 if self.lr_step is None else self.lr_step)
+        require_at_least(1e-12, temperature=self.temperature, learning_rate=self.learning_rate)
+        require_count(n_epochs=self.n_epochs, batch_size=self.batch_size, d_hidden=self.d_hidden)
+        require_count(lr_step=1 if self.lr_step is None else self.lr_step)
 
 
 class _ClassifierTraining(Trainee):

@@ -4,8 +4,12 @@ Rightmost room: nothing imports it. Library modules are imported inside the verb
 once.
 """
 
+import csv
+import io
 import json
+import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +22,9 @@ import dgz
 from dgz.errors import DGZError
 
 if TYPE_CHECKING:
+    from dgz.data import GZSLData
     from dgz.data.checks import DataReport
+    from dgz.model import DGZ
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,7 +44,15 @@ Source = Annotated[
 Features = Annotated[str, typer.Option(help="Features file of an xlsa17 folder, without .mat.")]
 Semantics = Annotated[str, typer.Option(help="Class vectors of an xlsa17 folder: att, sent, …")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Overwrite = Annotated[bool, typer.Option(help="Replace what is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Model = Annotated[Path, typer.Argument(help="Folder of a model, or of the run that made it.")]
+SeenPenalty = Annotated[
+    float, typer.Option(help="Subtracted from the scores of seen classes: more of it favours unseen ones.")
+]
+
+# The demo's model: small enough to train in seconds on two cores.
+_DEMO_SETTINGS = {"generator__hidden": (512, 256)}
+_DEMO_FOLDER = Path("runs/demo")
 
 
 def main() -> None:
@@ -79,17 +93,20 @@ def _options(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the record and the report.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Random seed: of the unseen classes, the samples and the folds.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the run: model, record, report.")] = _DEMO_FOLDER,
+    seed: Annotated[int, typer.Option(help="Random seed: of the unseen classes, the samples and the training.")] = 0,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Train and test on handwritten two-digit numbers, 20 of which no training picture shows."""
     from dgz.data import load_numbers
     from dgz.experiments import run
-    from dgz.peers import CenterRidge
+    from dgz.model import DGZ
     from dgz.report import HEADINGS, SCORES, score_rows, write_report
 
-    record = run(CenterRidge(random_state=seed), load_numbers(seed), out, selection="validation")
+    model = DGZ.without_generator(**_DEMO_SETTINGS, random_state=seed, verbose=True)
+    # The demo's own folder is its to replace; another one may hold a run that took hours.
+    record = run(model, load_numbers(seed), out, overwrite=overwrite or out == _DEMO_FOLDER)
     page = write_report([record], out, title="Two-digit numbers", command=f"dgz demo --seed {seed}")
     if as_json:
         _print_json({"scores": record.scores, "record": str(out / "record.json"), "report": str(page)})
@@ -98,8 +115,227 @@ def demo(
     console = _console()
     for _, heading, meaning in SCORES:
         console.print(f"  [b]{heading:>5}[/b]  {meaning}")
-    console.print("  Accuracies are means over classes, in percent. Settings were chosen on training rows only.")
+    console.print("  Accuracies are means over classes, in percent. Nothing was chosen by test scores.")
     console.print(f"Report: {escape(str(page))}", soft_wrap=True)
+
+
+@app.command()
+def train(
+    source: Source,
+    out: Annotated[Path, typer.Option(help="Folder of the run: model, curve, record, report.")],
+    features: Features = "res101",
+    semantics: Semantics = "att",
+    preset: Annotated[
+        str | None, typer.Option(help="Settings published for a data set: AWA2, CUB, SUN or APY.")
+    ] = None,
+    published: Annotated[
+        str | None,
+        typer.Option("--source", help="Where text and code of the preset differ: released (default) or paper."),
+    ] = None,
+    without_generator: Annotated[
+        bool, typer.Option("--without-generator", help="Class centres by a mapping net, Gaussian rows round them.")
+    ] = False,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting: lambda_1=2, generator.hidden=[512,256], …"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    evaluate_every: Annotated[
+        int, typer.Option(help="Also test a classifier after every so many epochs of the generator; 0: never.")
+    ] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train DGZ on a data set, test it, and keep model, record and report in one folder."""
+    from dgz.data import load_data
+    from dgz.experiments import run
+    from dgz.generators import WGANGP
+    from dgz.model import DGZ
+    from dgz.records import is_finished
+    from dgz.report import HEADINGS, oracle_rows, score_rows, write_report
+    from dgz.settings import configure
+
+    if published is not None and preset is None:
+        raise DGZError("--source says where the settings of a preset come from, so it needs --preset.")
+    if preset is not None:
+        origin: Any = published or "released"  # any text here: the preset says which ones there are
+        model = DGZ.preset(preset, source=origin, without_generator=without_generator)
+    else:
+        model = DGZ.without_generator() if without_generator else DGZ(generator=WGANGP())
+    configure(model.set_params(random_state=seed, device=device, verbose=True), assignments or [])
+    was_finished = resume and is_finished(out)
+    record = run(
+        model,
+        load_data(source, features, semantics),
+        out,
+        resume=resume,
+        overwrite=overwrite,
+        evaluate_every=evaluate_every,
+    )
+    if was_finished:
+        typer.echo(f"{out} was finished already: nothing was left to train.", err=True)
+    places = {"model": out / "model", "record": out / "record.json"}
+    if record.scores:
+        command = shlex.join(["dgz", *sys.argv[1:]])
+        places["report"] = write_report([record], out, title=record.data["name"], command=command)
+    if as_json:
+        _print_json({"scores": record.scores, "oracle": record.oracle, **{key: str(at) for key, at in places.items()}})
+        return
+    console = _console()
+    if record.scores:
+        _print_table(HEADINGS, [*score_rows([record]), *oracle_rows([record])])
+    else:
+        console.print("There are no scores: the data lacks test rows of seen or of unseen classes.")
+    for what, where in places.items():
+        console.print(f"{what.capitalize()}: {escape(str(where))}", soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    source: Source,
+    features: Features = "res101",
+    semantics: Semantics = "att",
+    seen_penalty: SeenPenalty = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Score a trained model on the test rows of a data set."""
+    from dgz.metrics import gzsl_scores
+    from dgz.report import SCORES
+
+    trained = _load_model(model)
+    data = _load_data_for(trained, source, features, semantics)
+    scores = gzsl_scores(trained, data, seen_penalty=seen_penalty).to_dict()
+    if as_json:
+        _print_json(scores)
+        return
+    headings = ("Model", "Data", *(heading for _, heading, _ in SCORES))
+    _print_table(headings, [(str(model), data.name, *(f"{100 * scores[key]:.1f}" for key, _, _ in SCORES))])
+
+
+@app.command()
+def predict(
+    model: Model,
+    samples: Annotated[
+        str, typer.Argument(help="Samples (.npy, .npz, .csv or .parquet), or a data set, for its test rows.")
+    ],
+    features: Features = "res101",
+    semantics: Semantics = "att",
+    out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output without it.")] = None,
+    top: Annotated[int, typer.Option(help="How many classes to name for each sample.")] = 1,
+    unseen_only: Annotated[
+        bool, typer.Option("--unseen-only", help="Choose from the classes without training rows.")
+    ] = False,
+    seen_penalty: SeenPenalty = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Name the class of each sample, with its probability, as CSV. Of a data set: test rows of seen, then unseen."""
+    import numpy as np
+
+    from dgz.data import read_rows
+    from dgz.files import write_whole
+
+    trained = _load_model(model)
+    if Path(samples).is_file():
+        rows = read_rows(samples).features
+    else:
+        data = _load_data_for(trained, samples, features, semantics)
+        rows = np.concatenate([data.x_test_seen, data.x_test_unseen])
+    if not len(rows):
+        raise DGZError(f"{samples} holds no rows to predict.")
+    classes = trained.classes_[~trained.seen_] if unseen_only else None
+    labels, probabilities = trained.predict_top(rows, top, classes, seen_penalty)
+    answers = [list(zip(*pair, strict=True)) for pair in zip(labels.tolist(), probabilities.tolist(), strict=True)]
+    if out is not None:
+        with write_whole(out) as file:
+            file.write(_as_csv(answers).encode())
+    if as_json:
+        _print_json([[{"class": label, "probability": p} for label, p in answer] for answer in answers])
+    elif out is None:
+        typer.echo(_as_csv(answers), nl=False)
+    else:
+        _console().print(f"Predictions: {escape(str(out))}, {len(answers):,} rows", soft_wrap=True)
+
+
+def _as_csv(answers: list[list[tuple[Any, float]]]) -> str:
+    """Predictions as a table: the row's number, its likeliest class with its probability, the next one with its own."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    ranks = ["", *(f"_{rank}" for rank in range(2, len(answers[0]) + 1))]
+    table.writerow(["row", *(name + rank for rank in ranks for name in ("class", "probability"))])
+    for row, answer in enumerate(answers):
+        table.writerow([row, *(cell for label, p in answer for cell in (label, f"{p:.6f}"))])
+    return text.getvalue()
+
+
+@app.command("add-class")
+def add_class(
+    model: Model,
+    classes: Annotated[Path, typer.Option(help="CSV with a row per new class: name, vector columns.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the new model; without it, the old one, with --overwrite.")
+    ] = None,
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Train the classifier anew, as if the classes had always been there.")
+    ] = False,
+    source: Annotated[
+        str | None, typer.Option("--data", help="What the model was trained on, which --refine needs.")
+    ] = None,
+    features: Features = "res101",
+    semantics: Semantics = "att",
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a trained model recognise new classes, from their vectors alone."""
+    import numpy as np
+
+    from dgz.data import read_class_table
+
+    if refine != (source is not None):
+        raise DGZError("--refine and --data go together: refining needs the rows that the model was trained on.")
+    target = out or _model_folder(model)
+    if not overwrite and target.is_dir() and any(target.iterdir()):  # found out before the work, not after it
+        raise DGZError(f"{target} exists already; choose another place by --out, or pass --overwrite.")
+    trained, table = _load_model(model), read_class_table(classes)
+    rows: dict[str, Any] = {}
+    if source is not None:
+        data = _load_data_for(trained, source, features, semantics)
+        rows = {"refine": True, "X": data.x_train, "y": np.array(data.class_names)[data.y_train]}
+    start = time.perf_counter()
+    trained.add_classes(np.array(table.names), table.vectors, **rows)
+    seconds = time.perf_counter() - start
+    trained.save(target, overwrite=overwrite)
+    if as_json:
+        counts = {"n_classes": len(trained.classes_), "seconds": seconds}
+        _print_json({"added": list(table.names), **counts, "model": str(target)})
+        return
+    console = _console()
+    console.print(f"Added {escape(', '.join(table.names))} in {seconds:.3g} s", soft_wrap=True)
+    console.print(f"Model: {escape(str(target))}, {len(trained.classes_)} classes", soft_wrap=True)
+
+
+def _model_folder(path: Path) -> Path:
+    return path / "model" if (path / "model").is_dir() else path
+
+
+def _load_model(path: Path) -> "DGZ":
+    from dgz.model import DGZ
+
+    return DGZ.load(_model_folder(path))
+
+
+def _load_data_for(model: "DGZ", source: str, features: str, semantics: str) -> "GZSLData":
+    from dgz.data import load_data
+
+    data = load_data(source, features, semantics)
+    if data.x_train.shape[1] != model.n_features_in_:
+        raise DGZError(
+            f"The rows of {source} have {data.x_train.shape[1]} features, but the model was trained on rows of "
+            f"{model.n_features_in_}."
+        )
+    return data
 
 
 @data_app.command()

@@ -6,6 +6,7 @@ where (file, field or option), what was expected and what was found; the command
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any, get_args
 
 
@@ -68,9 +69,21 @@ def require_at_least(least: float, **options: Any) -> None:
 
     Examples
     --------
-    >>> require_at_least(1, n_epochs=60, batch_size=512)
+    >>> require_at_least(0, lambda_1=0.5)
     """
     for option, value in options.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or value < least:
-            raise DGZError(f"{option} must be a number from {least} up, found {value!r}.")
+            raise DGZError(f"{option} must be a number from {least:g} up, found {value!r}.")
+
+
+def require_count(**options: Any) -> None:
+    """Raise unless every one of the ``options`` is a whole number from 1 up.
+
+    Examples
+    --------
+    >>> require_count(n_epochs=60, batch_size=512)
+    """
+    for option, value in options.items():
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+            raise DGZError(f"{option} must be a whole number from 1 up, found {value!r}.")

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
-from dgz.errors import DGZError
+from dgz.errors import DGZError, require_count
 
 Labels = npt.NDArray[Any]
 _BLOCK = 4096  # rows scored at a time when predicting: a scores array of rows × classes is never whole in memory
@@ -80,17 +80,29 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Which classes had training rows.
     """
 
+    _learned_last: str  # name of what ``fit`` sets at its end: without it, a model is not fitted
     temperature: float = 1.0  # what divides scores before the softmax of predict_proba
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments as JSON has them; those of a part that is an estimator itself, with its kind."""
+        return {name: _as_json(value) for name, value in self.get_params(deep=False).items()}
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, self._learned_last)
 
     def _take(self, X: Any, y: Any, attributes: Any) -> tuple[Floats, Ints]:
         """Check the arguments of ``fit``, learn the classes, and give features and rows of ``classes_``."""
         if attributes is None:
             raise DGZError("fit needs attributes: one vector per class, for the classes of y and for the unseen ones.")
+        self.__dict__.pop(self._learned_last, None)  # from here on to its end, a failed fit leaves no model
         X, y = validate_data(self, X, y, dtype=[np.float32, np.float64, np.float16], ensure_all_finite=True)
         self.classes_, self.attributes_ = resolve_classes(np.asarray(y), attributes)
         positions = np.searchsorted(self.classes_, y)
         self.seen_ = np.isin(np.arange(len(self.classes_)), positions)
-        return as_floats(X, "X"), positions
+        X = as_floats(X, "X")
+        if (bad := first_bad_row(X)) is not None:
+            raise DGZError(f"X must be finite, found a value beyond float32 in row {bad}.")
+        return X, positions
 
     @abstractmethod
     def _scores(self, X: Floats) -> npt.NDArray[np.floating[Any]]:
@@ -98,7 +110,7 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> npt.NDArray[np.floating[Any]]:
         """Score the rows ``X`` (n, d_x) for every class of ``classes_``: (n, n_classes), higher is likelier."""
-        check_is_fitted(self, "classes_")
+        check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64, np.float16])
         return self._scores(as_floats(X, "X"))
 
@@ -113,7 +125,7 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seen_penalty : float
             Subtracted from the scores of seen classes (calibrated stacking): a higher one favours unseen classes.
         """
-        check_is_fitted(self, "classes_")
+        check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64, np.float16])
         allowed = np.arange(len(self.classes_)) if classes is None else self._positions(classes)
         penalty = np.where(self.seen_[allowed], np.float32(seen_penalty), np.float32(0))
@@ -127,6 +139,38 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Softmax of the scores over all classes: (n, n_classes)."""
         return softmax(self.decision_function(X) / self.temperature, axis=1)
 
+    def predict_top(
+        self, X: Any, top: int = 1, classes: Any = None, seen_penalty: float = 0.0
+    ) -> tuple[Labels, npt.NDArray[np.floating[Any]]]:
+        """The likeliest labels of the rows ``X`` (n, d_x) and their probabilities, both (n, top), best first.
+
+        Parameters
+        ----------
+        X : array of shape (n, d_x)
+        top : int
+            How many labels; all of them where there are fewer.
+        classes, seen_penalty
+            As in :meth:`predict`; the probabilities of the ``classes`` sum to 1.
+        """
+        check_is_fitted(self)
+        require_count(top=top)
+        X = as_floats(X, "X")
+        if X.shape[1] != self.n_features_in_:
+            raise DGZError(f"X must have {self.n_features_in_} columns, as the training rows had, found {X.shape[1]}.")
+        if (bad := first_bad_row(X)) is not None:
+            raise DGZError(f"X must be finite, found NaN or infinity in row {bad}.")
+        allowed = np.arange(len(self.classes_)) if classes is None else self._positions(classes)
+        penalty = np.where(self.seen_[allowed], np.float32(seen_penalty), np.float32(0))
+        labels = np.empty((len(X), min(top, len(allowed))), dtype=self.classes_.dtype)
+        probabilities = np.empty(labels.shape, dtype=np.float32)
+        for start in range(0, len(X), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            scores = self._scores(X[block])[:, allowed] - penalty
+            best = np.argsort(-scores, axis=1, kind="stable")[:, :top]  # of equal scores the first, as in predict
+            labels[block] = self.classes_[allowed[best]]
+            probabilities[block] = np.take_along_axis(softmax(scores / self.temperature, axis=1), best, axis=1)
+        return labels, probabilities
+
     def _positions(self, classes: Any) -> Ints:
         classes = np.unique(np.asarray(classes))
         if not len(classes):
@@ -135,3 +179,10 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(strangers):
             raise DGZError(f"The model does not know {len(strangers)} of classes: {listing(list(strangers))}.")
         return np.asarray(np.searchsorted(self.classes_, classes))
+
+
+def _as_json(value: Any) -> Any:
+    if hasattr(value, "get_params"):
+        inner = {name: _as_json(part) for name, part in value.get_params().items()}
+        return {"kind": type(value).__name__, **inner}
+    return value.item() if isinstance(value, np.generic) else value

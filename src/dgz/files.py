@@ -104,5 +104,5 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON file; a broken one raises :class:`~dgz.errors.DataError` with its place."""
     try:
         return json.loads(Path(path).read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # broken text or bytes, numbers of thousands of digits, deep nesting
         raise DataError(f"{path} is not valid JSON: {error}.") from error

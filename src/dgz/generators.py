@@ -14,7 +14,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from dgz.errors import DGZError, require_at_least, require_choice
+from dgz.errors import DGZError, require_at_least, require_choice, require_count
 from dgz.nets import MLP, Critic, initialise
 from dgz.training import Checkpoints, Row, Trainee, adam, random_stream, train, update
 
@@ -44,6 +44,7 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
     relu_out: bool
     learning_rate: float
 
+    can_sample: bool = True  # whether it gives rows of a class, or its centre alone
     prior: bool = False  # whether the network takes a random vector beside the class vector
     d_prior: int | None = None  # its width; that of the class vectors by default
 
@@ -63,7 +64,7 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         Everything runs on the device of ``x``. ``seed``, ``after_epoch``, ``checkpoints`` and ``verbose`` are those of
         :func:`~dgz.training.train`; a generator can already be used inside ``after_epoch``.
         """
-        self._check()
+        self.check()
         seen = attributes[torch.unique(y)]
         spread = float(seen.std(correction=0)) if self.noise_unit == "relative" else 1.0
         self.noise_ = self.attribute_noise * spread
@@ -96,12 +97,19 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
         """What the training loop trains: ``net_``, and whatever else it needs for that."""
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise a sentence about the first setting that cannot be used."""
         params = self.get_params()
         require_choice(self.noise_unit, NoiseUnit, "noise_unit")
         require_at_least(0, attribute_noise=self.attribute_noise, l2=self.l2, fgm=self.fgm)
-        counts = ("n_epochs", "steps_per_epoch", "batch_size", "n_critic", "critic_hidden")
-        require_at_least(1, **{name: params[name] for name in counts if name in params})
+        require_at_least(0, **{name: params[name] for name in ("gp_weight", "kl_weight") if name in params})
+        require_at_least(1e-12, learning_rate=self.learning_rate)
+        counts = ("n_epochs", "steps_per_epoch", "batch_size", "n_critic", "critic_hidden", "d_prior")
+        require_count(**{name: params[name] for name in counts if params.get(name) is not None})
+        if isinstance(self.hidden, str) or not len(self.hidden):
+            raise DGZError(f"hidden must be a list of widths, found {self.hidden!r}.")
+        for width in self.hidden:
+            require_count(hidden=width)
 
     def _draw_prior(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
         width = self.d_prior or attributes.shape[1]
@@ -168,12 +176,14 @@ class CenterMapper(ClassGenerator):
     tensor([0, 1])
     """
 
+    can_sample = False
+
     def __init__(
         self,
         *,
         n_epochs: int = 60,
         steps_per_epoch: int = 14,
-        attribute_noise: float = 0.08,
+        attribute_noise: float = 0.0,
         noise_unit: NoiseUnit = "absolute",
         l2: float = 0.0,
         fgm: float = 0.0,
@@ -198,10 +208,7 @@ class CenterMapper(ClassGenerator):
 
     def sample(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
         """Refuse: a centre is all there is."""
-        raise DGZError(
-            "A CenterMapper gives class centres and no samples: choose the distribution 'statistical', 'small' or "
-            "'large' instead of 'generated', or another generator."
-        )
+        raise DGZError("A CenterMapper gives class centres and no samples.")
 
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
         return _CenterTraining(self, x, y, attributes, seed)
@@ -268,7 +275,7 @@ class WGANGP(ClassGenerator):
     def __init__(
         self,
         *,
-        n_epochs: int = 200,
+        n_epochs: int = 300,
         attribute_noise: float = 0.08,
         noise_unit: NoiseUnit = "absolute",
         l2: float = 0.0,
@@ -406,7 +413,7 @@ class CVAE(ClassGenerator):
     def __init__(
         self,
         *,
-        n_epochs: int = 200,
+        n_epochs: int = 300,
         attribute_noise: float = 0.08,
         noise_unit: NoiseUnit = "absolute",
         l2: float = 0.0,

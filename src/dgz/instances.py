@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dgz.errors import require_at_least, require_choice
+from dgz.errors import DGZError, require_at_least, require_choice, require_count
 from dgz.generators import ClassGenerator
 
 Distribution = Literal["generated", "small", "large", "statistical"]
@@ -52,9 +52,7 @@ def synthesise(
     pseudo_x, pseudo_y : (C · n_per_class, d_x), (C · n_per_class,)
         Rows, and which row of ``attributes`` each belongs to.
     """
-    require_choice(distribution, Distribution, "distribution")
-    require_at_least(1, n_per_class=n_per_class)
-    require_at_least(0, small_std=small_std, large_std=large_std)
+    check_instances(generator, n_per_class, distribution, small_std, large_std)
     pseudo_y = torch.arange(len(attributes), device=attributes.device).repeat_interleave(n_per_class)
     if distribution == "generated":
         return generator.sample(attributes[pseudo_y], rng), pseudo_y
@@ -69,6 +67,20 @@ def synthesise(
     std = (small_std if distribution == "small" else large_std) * residuals.square().mean().sqrt()
     noise = torch.randn(centers.shape, generator=rng, device=centers.device)
     return centers + std * noise, pseudo_y
+
+
+def check_instances(
+    generator: ClassGenerator, n_per_class: int, distribution: Distribution, small_std: float, large_std: float
+) -> None:
+    """Raise a sentence about the first argument that :func:`synthesise` cannot use."""
+    require_choice(distribution, Distribution, "distribution")
+    require_count(n_per_class=n_per_class)
+    require_at_least(0, small_std=small_std, large_std=large_std)
+    if distribution == "generated" and not generator.can_sample:
+        raise DGZError(
+            f"A {type(generator).__name__} gives class centres and no samples: choose the distribution 'statistical', "
+            "'small' or 'large' instead of 'generated', or another generator."
+        )
 
 
 def within_class_residuals(x: Tensor, y: Tensor) -> Tensor:

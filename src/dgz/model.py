@@ -6,7 +6,8 @@ A fitted model takes on new classes from their vectors alone, and is saved as sa
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -26,11 +27,11 @@ from dgz.classifier import CosineClassifier, Weights
 from dgz.data import AttributeScaler, FeatureScaler
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
 from dgz.data.scaling import AttributeScaling, FeatureScaling
-from dgz.errors import DataError, DGZError, require_at_least, require_choice
+from dgz.errors import DataError, DGZError, one_line, require_at_least, require_choice
 from dgz.estimator import GZSLClassifier, Labels
 from dgz.files import read_json, write_folder, write_json
 from dgz.generators import GENERATORS, WGANGP, CenterMapper, ClassGenerator
-from dgz.instances import Distribution, synthesise, within_class_residuals
+from dgz.instances import Distribution, check_instances, synthesise, within_class_residuals
 from dgz.losses import Gate, Loss
 from dgz.metrics import class_ids, decide, harmonic_mean, macro_accuracy
 from dgz.nets import FreeWeights
@@ -100,10 +101,12 @@ class DGZ(GZSLClassifier):
     --------
     >>> from dgz import DGZ, gzsl_scores, load_numbers
     >>> data = load_numbers(0)
-    >>> model = DGZ.without_generator().fit(data.x_train, data.y_train, data.attributes)
-    >>> gzsl_scores(model, data).h > 0.8
+    >>> model = DGZ.without_generator(generator__hidden=(512, 256))  # two digits need no more
+    >>> gzsl_scores(model.fit(data.x_train, data.y_train, data.attributes), data).h > 0.8
     True
     """
+
+    _learned_last = "weights_"
 
     def __init__(
         self,
@@ -226,26 +229,32 @@ class DGZ(GZSLClassifier):
         checkpoint_seconds : float
             Least time between two states kept.
         """
-        X, positions = self._take(X, y, attributes)
+        generator, device = self._new_generator(), pick_device(self.device)
         require_at_least(0, evaluate_every=evaluate_every)
-        seed, device = self._seed(), pick_device(self.device)
+        generator.check()
+        check_instances(generator, self.n_per_class, self.distribution, self.small_std, self.large_std)
+        self._new_classifier().check()
+        X, positions = self._take(X, y, attributes)
+        seed = self.seed_ = self._draw_seed()
         self.device_ = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         self.scaler_ = FeatureScaler(self.feature_scaling).fit(X)
         self.attribute_scaler_ = AttributeScaler(self.attribute_scaling).fit(self.attributes_)
         checkpoints = None
         if checkpoint_folder is not None:
-            checkpoints = Checkpoints(checkpoint_folder, self._fingerprint(X, positions, device), checkpoint_seconds)
+            watched = [test is not None, evaluate_every]
+            fingerprint = self._fingerprint(X, positions, [device.type, *watched])
+            checkpoints = Checkpoints(checkpoint_folder, fingerprint, checkpoint_seconds)
         x, rows = self._on(device, self.scaler_.transform(X)), torch.as_tensor(positions, device=device)
         vectors = self._vectors(device)
         score = None if test is None else self._scorer(test, device)
-        self.generator_ = WGANGP() if self.generator is None else clone(self.generator)
+        self.generator_ = generator
 
         def evaluate(epoch: int) -> Row:
-            if not evaluate_every or epoch % evaluate_every or epoch == self.generator_.n_epochs:
+            if not evaluate_every or epoch % evaluate_every or epoch == generator.n_epochs:
                 return {}
             return {"classifier": self._train_classifier(x, rows, vectors, seed, score).history_}
 
-        self.generator_.fit(
+        generator.fit(
             x,
             rows,
             vectors,
@@ -255,20 +264,31 @@ class DGZ(GZSLClassifier):
             verbose=self.verbose,
         )
         self.classifier_ = self._train_classifier(x, rows, vectors, seed, score, checkpoints, self.verbose)
+        self.history_ = []
+        for row in generator.history_:
+            inner = row.pop("classifier", [])
+            self.history_ += [{"stage": "generator", **row}, *self._classifier_rows(inner, row["epoch"])]
+        self.history_ += self._classifier_rows(self.classifier_.history_, generator.n_epochs)
         self._set_weights()
-        self.history_ = self._history()
         self._rows = (X, self.classes_[positions])  # what a refinement trains on again; never saved
         return self
 
-    def _seed(self) -> int:
+    def _new_generator(self) -> ClassGenerator:
+        return WGANGP() if self.generator is None else clone(self.generator)
+
+    def _new_classifier(self) -> CosineClassifier:
+        return CosineClassifier(**{name: getattr(self, name) for name in CosineClassifier().get_params()})
+
+    def _draw_seed(self) -> int:
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31))
 
-    def _fingerprint(self, X: Floats, positions: Ints, device: torch.device) -> str:
-        """What a checkpoint belongs to: every setting, every value trained on, and the kind of device."""
-        settings = {**_settings(self), "device": device.type, "verbose": None, "classes": self.classes_.tolist()}
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    def _fingerprint(self, X: Floats, positions: Ints, circumstances: list[Any]) -> str:
+        """What a checkpoint belongs to: every setting, every value trained on, and the ``circumstances``."""
+        settings = {**self.settings(), "random_state": self.seed_, "device": None, "verbose": None}
+        known = [settings, circumstances, self.classes_.tolist()]
+        digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
         for values in (X, positions, self.attributes_):
             digest.update(np.ascontiguousarray(values).data)
         return digest.hexdigest()
@@ -292,7 +312,7 @@ class DGZ(GZSLClassifier):
         verbose: bool = False,
     ) -> CosineClassifier:
         """Synthesise rows of the unseen classes and train a classifier on these and the real rows."""
-        classifier = CosineClassifier(**{name: getattr(self, name) for name in CosineClassifier().get_params()})
+        classifier = self._new_classifier()
         seen = torch.as_tensor(self.seen_, device=x.device)
         unseen = torch.nonzero(~seen).squeeze(1)
         if len(unseen):
@@ -338,15 +358,10 @@ class DGZ(GZSLClassifier):
 
         return score
 
-    def _history(self) -> list[Row]:
-        """The stages' histories as one list: each row says its stage, and how long its generator had trained."""
-        rows: list[Row] = []
-        for row in self.generator_.history_:
-            epoch, inner = row["epoch"], row.get("classifier", [])
-            rows.append({"stage": "generator", **{key: value for key, value in row.items() if key != "classifier"}})
-            rows += [{"stage": "classifier", "generator_epoch": epoch, **one} for one in inner]
-        final = self.generator_.n_epochs
-        return rows + [{"stage": "classifier", "generator_epoch": final, **one} for one in self.classifier_.history_]
+    @staticmethod
+    def _classifier_rows(history: list[Row], generator_epoch: int) -> list[Row]:
+        """Rows of ``history_`` from a classifier's own: which stage, and how long its generator had trained."""
+        return [{"stage": "classifier", "generator_epoch": int(generator_epoch), **row} for row in history]
 
     def _set_weights(self) -> None:
         device = next(self.classifier_.net_.parameters()).device
@@ -376,16 +391,16 @@ class DGZ(GZSLClassifier):
         --------
         >>> from dgz import DGZ, load_numbers
         >>> data = load_numbers(0)
-        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1)
+        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1, generator__hidden=(64, 32))
         >>> model.fit(data.x_train, data.y_train, data.attributes).remove_classes(data.unseen[:1])
         DGZ(...)
         >>> model.add_classes(data.unseen[:1], data.attributes[data.unseen[:1]]).classes_.shape
         (100,)
         """
-        check_is_fitted(self, "weights_")
-        if self.weights == "free":
+        check_is_fitted(self)
+        if isinstance(self.classifier_.net_, FreeWeights):
             raise DGZError("A model with free weights cannot take on classes: nothing connects vectors to weights.")
-        labels, vectors = self._new_labels(names), as_floats(np.atleast_2d(np.asarray(attributes)), "attributes")
+        labels, vectors = self._new_labels(names), _as_rows(attributes)
         expected = (len(labels), self.attributes_.shape[1])
         if vectors.shape != expected:
             raise DGZError(f"attributes must have the shape {expected}, found {vectors.shape}.")
@@ -393,15 +408,16 @@ class DGZ(GZSLClassifier):
             raise DGZError(f"attributes must be finite, found NaN or infinity in the vector of {labels[bad]!r}.")
         everything = np.concatenate([self.classes_, labels])
         order = np.argsort(everything, kind="stable")
-        self.classes_ = everything[order]
-        self.attributes_ = np.concatenate([self.attributes_, vectors])[order]
-        self.seen_ = np.concatenate([self.seen_, np.zeros(len(labels), dtype=bool)])[order]
-        if refine:
-            return self._refine(X, y)
-        device = next(self.classifier_.net_.parameters()).device
-        scaled = self._on(device, self.attribute_scaler_.transform(vectors))
-        added = self.classifier_.class_weights(scaled).cpu().numpy()
-        self.weights_ = np.concatenate([self.weights_, added])[order]
+        with self._all_or_nothing():
+            self.classes_ = everything[order]
+            self.attributes_ = np.concatenate([self.attributes_, vectors])[order]
+            self.seen_ = np.concatenate([self.seen_, np.zeros(len(labels), dtype=bool)])[order]
+            if refine:
+                return self.refine(X, y)
+            device = next(self.classifier_.net_.parameters()).device
+            scaled = self._on(device, self.attribute_scaler_.transform(vectors))
+            added = self.classifier_.class_weights(scaled).cpu().numpy()
+            self.weights_ = np.concatenate([self.weights_, added])[order]
         return self
 
     def remove_classes(self, names: Any, *, refine: bool = False, X: Any = None, y: Any = None) -> Self:
@@ -409,18 +425,35 @@ class DGZ(GZSLClassifier):
 
         ``names`` are labels of ``classes_``; the rest is as in :meth:`add_classes`.
         """
-        check_is_fitted(self, "weights_")
+        check_is_fitted(self)
         gone = self._positions(names)
         if len(gone) == len(self.classes_):
             raise DGZError("At least one class must remain.")
-        for name in ("classes_", "attributes_", "seen_", "weights_"):
-            setattr(self, name, np.delete(getattr(self, name), gone, axis=0))
-        if isinstance(self.classifier_.net_, FreeWeights):
-            self.classifier_.net_.remove(gone)
-        return self._refine(X, y) if refine else self
+        with self._all_or_nothing():
+            for name in ("classes_", "attributes_", "seen_", "weights_"):
+                setattr(self, name, np.delete(getattr(self, name), gone, axis=0))
+            if refine:
+                return self.refine(X, y)
+            if isinstance(self.classifier_.net_, FreeWeights):
+                self.classifier_.net_.remove(gone)
+        return self
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Give every attribute its old value back if the block fails."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _new_labels(self, names: Any) -> Labels:
         labels = np.atleast_1d(np.asarray(names))
+        if labels.ndim > 1:
+            raise DGZError(f"New labels must be one list, found an array of shape {labels.shape}.")
+        labels = labels.astype({"O": np.str_, "u": np.int64}.get(labels.dtype.kind, labels.dtype))
         if labels.dtype.kind != self.classes_.dtype.kind and not {labels.dtype.kind, self.classes_.dtype.kind} <= set(
             "iu"
         ):
@@ -430,12 +463,22 @@ class DGZ(GZSLClassifier):
             raise DGZError(f"New labels must be new and different from each other, found {listing(list(labels))}.")
         return labels
 
-    def _refine(self, X: Any, y: Any) -> Self:
+    def refine(self, X: Any = None, y: Any = None) -> Self:
+        """Synthesise rows of the unseen classes and train the classifier anew, with the present settings.
+
+        The generator stays as it is. ``X`` and ``y`` are the training rows; those given to ``fit`` are remembered until
+        the model is saved.
+        """
+        check_is_fitted(self)
         if (X is None) != (y is None):
             raise DGZError("Refining needs both X and y, or neither.")
         if X is None and not hasattr(self, "_rows"):
             raise DGZError("A loaded model holds no training rows: pass them as X and y to refine it.")
         rows, labels = self._rows if X is None else (as_floats(X, "X"), np.asarray(y))
+        if len(rows) != len(labels):
+            raise DGZError(f"X and y must be of one length, found {len(rows)} and {len(labels)}.")
+        if (bad := first_bad_row(rows)) is not None:
+            raise DGZError(f"X must be finite, found NaN or infinity in row {bad}.")
         kept = np.isin(labels, self.classes_[self.seen_])
         if not np.isin(self.classes_[self.seen_], labels).all() or not kept.any():
             raise DGZError("Refining needs training rows of every seen class.")
@@ -443,9 +486,10 @@ class DGZ(GZSLClassifier):
         self.generator_.net_.to(device)
         x = self._on(device, self.scaler_.transform(rows[kept]))
         positions = torch.as_tensor(np.searchsorted(self.classes_, labels[kept]), device=device)
-        self.classifier_ = self._train_classifier(
-            x, positions, self._vectors(device), self._seed(), verbose=self.verbose
-        )
+        self.classifier_ = self._train_classifier(x, positions, self._vectors(device), self.seed_, verbose=self.verbose)
+        final = self.generator_.n_epochs
+        self.history_ = [row for row in self.history_ if row.get("generator_epoch") != final]
+        self.history_ += self._classifier_rows(self.classifier_.history_, final)
         self._set_weights()
         return self
 
@@ -458,14 +502,14 @@ class DGZ(GZSLClassifier):
         >>> import tempfile
         >>> from dgz import DGZ, load_numbers
         >>> data = load_numbers(0)
-        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1)
+        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1, generator__hidden=(64, 32))
         >>> folder = Path(tempfile.mkdtemp()) / "model"
         >>> model.fit(data.x_train, data.y_train, data.attributes).save(folder)
         >>> twin = DGZ.load(folder)
         >>> bool((twin.predict(data.x_test_seen) == model.predict(data.x_test_seen)).all())
         True
         """
-        check_is_fitted(self, "weights_")
+        check_is_fitted(self)
         tensors = {"attributes": torch.tensor(self.attributes_), "weights": torch.tensor(self.weights_)}
         for part, scaler in (("scaler", self.scaler_), ("attribute_scaler", self.attribute_scaler_)):
             for name in _LEARNED_BY_SCALERS:
@@ -476,7 +520,9 @@ class DGZ(GZSLClassifier):
         header = {
             "format": _FORMAT,
             "version": _VERSION,
-            "params": _settings(self),
+            "params": self._settings_in_use(),
+            "seed": self.seed_,
+            "feature_names": getattr(self, "feature_names_in_", np.empty(0)).tolist(),
             "classes": self.classes_.tolist(),
             "seen": self.seen_.tolist(),
             "n_features": self.n_features_in_,
@@ -490,6 +536,19 @@ class DGZ(GZSLClassifier):
             except SafetensorError as error:  # a full disk, as its Rust side reports it
                 raise DGZError(f"{folder} could not be written: {error}.") from error
             write_json(place / _HEADER, header)
+
+    def _settings_in_use(self) -> dict[str, Any]:
+        """The settings behind what was learned, which ``set_params`` may have moved away from since."""
+        in_use = clone(self).set_params(
+            **self.classifier_.get_params(),
+            feature_scaling=self.scaler_.method,
+            attribute_scaling=self.attribute_scaler_.method,
+        )
+        if self.generator is not None or self.generator_.get_params() != WGANGP().get_params():
+            in_use.generator = clone(self.generator_)
+        if not isinstance(self.random_state, Integral | None):
+            in_use.random_state = self.seed_  # a stream has moved on, its number has not
+        return in_use.settings()  # type: ignore[no-any-return]
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -508,15 +567,22 @@ class DGZ(GZSLClassifier):
             raise DataError(f"{folder / _TENSORS} cannot be read: {error}.") from error
         try:
             return cls._from_parts(header, tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise DataError(f"{folder} is broken: {' '.join(str(error).split())[:200]}.") from error
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
+            raise DataError(f"{folder} is broken: {one_line(error)}.") from error
 
     @classmethod
     def _from_parts(cls, header: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         params = dict(header["params"])
         settings = params.pop("generator")
+        if settings is not None:  # JSON has lists only
+            settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
         model = cls(**params, generator=settings and GENERATORS[settings.pop("kind")](**settings))
+        model.seed_ = int(header["seed"])
+        if header["feature_names"]:
+            model.feature_names_in_ = np.array(header["feature_names"], dtype=object)
         model.classes_ = np.array(header["classes"])
+        if model.classes_.dtype == object or not np.array_equal(model.classes_, np.unique(model.classes_)):
+            raise DGZError("its classes are not a sorted list of different labels")
         model.seen_ = np.array(header["seen"], dtype=bool)
         model.attributes_, model.weights_ = tensors["attributes"].numpy(), tensors["weights"].numpy()
         model.n_features_in_ = int(header["n_features"])
@@ -534,9 +600,9 @@ class DGZ(GZSLClassifier):
                     if values.shape != getattr(scaler, name).shape:
                         raise DGZError(f"{part}/{name} has the shape {values.shape}")
                     setattr(scaler, name, values)
-        model.generator_ = WGANGP() if model.generator is None else clone(model.generator)
+        model.generator_ = model._new_generator()
         model.generator_.build(d_a, d_x, torch.Generator()).noise_ = float(header["noise"])
-        model.classifier_ = CosineClassifier(**{name: getattr(model, name) for name in CosineClassifier().get_params()})
+        model.classifier_ = model._new_classifier()
         model.classifier_.build(n_classes, d_a, d_x, torch.Generator()).net_.eval()
         for part, net in (("generator", model.generator_.net_), ("classifier", model.classifier_.net_)):
             prefix = f"{part}/"
@@ -547,9 +613,10 @@ class DGZ(GZSLClassifier):
 _LEARNED_BY_SCALERS = ("min_", "mean_", "scale_")
 
 
-def _settings(model: DGZ) -> dict[str, Any]:
-    """Constructor arguments as JSON has them; the generator's with its kind."""
-    params: dict[str, Any] = model.get_params(deep=False)
-    if model.generator is not None:
-        params["generator"] = {"kind": type(model.generator).__name__, **model.generator.get_params()}
-    return params
+def _as_rows(attributes: Any) -> Floats:
+    """Class vectors (n, d_a) from an array of them, or from one."""
+    try:
+        vectors = np.atleast_2d(np.asarray(attributes))
+    except ValueError as error:  # numpy's word for lists of unequal lengths
+        raise DGZError(f"attributes must be vectors of equal length: {one_line(error)}.") from error
+    return as_floats(vectors, "attributes")

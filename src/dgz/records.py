@@ -1,11 +1,13 @@
 """Records: what one run did and what came out, as one small JSON file.
 
 In comes what a run knows (method, settings, data, scores, times); out comes ``record.json``, which every table, figure
-and page is made from. No torch here, and no model: a record can be read anywhere.
+and page is made from. The rules that pick a row of a run's curve are here too. No torch here, and no model: a record
+can be read anywhere.
 """
 
 import platform
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +29,7 @@ class Record:
     method : str
         Name of the method's class.
     params : dict
-        Its constructor's arguments, all of them, as used.
+        Its constructor's arguments, all of them, as used; those of a part, with its ``kind``, in a dict of their own.
     chosen : dict
         Settings that the method chose by itself on training rows.
     seed : int
@@ -42,9 +44,12 @@ class Record:
     unseen : list of int
         Ids of the unseen classes.
     scores : dict
-        Test scores as fractions, with per-class accuracies and the seen–unseen curve.
+        Test scores as fractions, with per-class accuracies and the seen–unseen curve. Empty where the data lacks test
+        rows of seen or of unseen classes.
+    oracle : dict, optional
+        Scores of the epoch that is best on the test rows, see :func:`oracle`: to be labelled so wherever it is shown.
     seconds : dict
-        Wall-clock time of each part.
+        Wall-clock time of each part; ``fit_resumed`` instead of ``fit`` where only the end of a training was timed.
     device : str
         What it ran on.
     versions : dict
@@ -61,6 +66,7 @@ class Record:
     scores: dict[str, Any]
     seconds: dict[str, float]
     device: str
+    oracle: dict[str, Any] | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
 
@@ -75,6 +81,63 @@ def library_versions() -> dict[str, str]:
             module = sys.modules.get(name.replace("scikit-learn", "sklearn"))
             found[name] = str(getattr(module, "__version__", "unknown"))
     return found
+
+
+# --- Selection rules: which row of a curve is reported. docs/protocol.md, "Selection rules".
+def last(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The final row with test scores of a curve, or None where none has them.
+
+    Parameters
+    ----------
+    curve : sequence of mappings
+        A row per epoch (``DGZ.history_``, ``curve.json``); those that were tested have ``acc_unseen``, ``acc_seen``,
+        ``h`` and ``acc_zsl``, with ``epoch`` and ``generator_epoch``.
+
+    Returns
+    -------
+    dict
+        These six of the row, and ``n_candidates``: how many rows there were to pick from.
+
+    Examples
+    --------
+    >>> scores = {"acc_unseen": 0.5, "acc_seen": 0.5, "acc_zsl": 0.7, "generator_epoch": 9}
+    >>> curve = [{"epoch": 1, "h": 0.6, **scores}, {"epoch": 2, "h": 0.5, **scores}]
+    >>> last(curve)["epoch"], last(curve)["n_candidates"]
+    (2, 2)
+    """
+    tested = _tested(curve)
+    return _picked(tested[-1], tested) if tested else None
+
+
+def oracle(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The row with the best test H, the first of equals: chosen on the test rows, so never a result by itself.
+
+    Parameters and what is returned are as in :func:`last`.
+
+    Examples
+    --------
+    >>> scores = {"acc_unseen": 0.5, "acc_seen": 0.5, "acc_zsl": 0.7, "generator_epoch": 9}
+    >>> curve = [{"epoch": 1, "h": 0.6, **scores}, {"epoch": 2, "h": 0.5, **scores}]
+    >>> oracle(curve)["epoch"], oracle(curve)["n_candidates"]
+    (1, 2)
+    """
+    tested = _tested(curve)
+    return _picked(max(tested, key=lambda row: row["h"]), tested) if tested else None
+
+
+def _tested(curve: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [row for row in curve if "h" in row]
+
+
+def _picked(row: Mapping[str, Any], tested: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = ("acc_unseen", "acc_seen", "h", "acc_zsl", "generator_epoch", "epoch")
+    return {**{name: row[name] for name in names}, "n_candidates": len(tested)}
+
+
+# --- Files.
+def is_finished(folder: str | Path) -> bool:
+    """Whether the run of a folder finished: its record is there."""
+    return (Path(folder) / _FILE).is_file()
 
 
 def write_record(record: Record, folder: str | Path) -> Path:
@@ -92,6 +155,7 @@ def read_record(folder: str | Path) -> Record:
         raise DataError(f"{path} is not a record of a run.")
     if (version := content.pop("version", None)) != _VERSION:
         raise DataError(f"{path} is a record of version {version}, but this dgz reads {_VERSION}.")
+    content.setdefault("oracle", None)  # records older than the curves have none
     expected = {entry.name for entry in fields(Record)}
     if odd := expected.symmetric_difference(content):
         raise DataError(f"{path} is broken: {', '.join(sorted(odd))} should or should not be there.")

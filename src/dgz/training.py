@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from dgz.errors import DataError, DGZError
+from dgz.errors import DataError, DGZError, one_line
 from dgz.files import write_whole
 from dgz.progress import Progress
 
@@ -40,8 +40,8 @@ def pick_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:  # torch's two ways to say that there is none
-        raise DGZError(f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch's ways to say that there is none
+        raise DGZError(f"device {str(device)!r} cannot be used here: {one_line(error)}.") from error
     return found
 
 
@@ -145,7 +145,7 @@ class Checkpoints:
         except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
             if isinstance(error, DGZError):
                 raise
-            raise DataError(f"{path} is not a whole checkpoint of this training: {error}.") from error
+            raise DataError(f"{path} is not a whole checkpoint of this training: {one_line(error)}.") from error
         return history
 
 

@@ -72,6 +72,39 @@ def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
         write_report([], tmp_path, title="t", command="c")
 
 
+def test_a_record_without_scores_has_nothing_to_show(record: Record, tmp_path: Path) -> None:
+    with pytest.raises(DGZError, match="at least one record with scores"):
+        write_report([replace(record, scores={})], tmp_path, title="t", command="c")
+    page = write_report([record, replace(record, scores={}, method="Other")], tmp_path, title="t", command="c")
+    assert "Other" not in page.read_text()
+
+
+def test_an_oracle_is_labelled_and_in_a_table_of_its_own(record: Record, page: Path, tmp_path: Path) -> None:
+    scores = {"acc_unseen": 0.111, "acc_seen": 0.222, "h": 0.148, "acc_zsl": 0.333}
+    oracle = {**scores, "generator_epoch": 3, "epoch": 7, "n_candidates": 60}
+    html = write_report([replace(record, oracle=oracle)], tmp_path, title="t", command="c").read_text()
+    ours, _, rest = html.partition("<h2>Oracle</h2>")
+    assert "14.8" not in ours
+    assert "chosen on the test rows themselves" in rest
+    row = [record.method, "numbers", "11.1", "22.2", "14.8", "33.3", "–", "oracle (best of 60)", "0"]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", rest)[: len(row)] == row
+    assert f"| {' | '.join(row)} |" in (tmp_path / "report.md").read_text().partition("## Oracle")[2]
+    assert "racle" not in page.read_text() + (page.parent / "report.md").read_text()
+
+
+def test_settings_of_a_part_are_named_as_they_are_set(record: Record, tmp_path: Path) -> None:
+    params = {"lambda_1": 2.0, "generator": {"kind": "CVAE", "n_epochs": 9}}
+    page = write_report([replace(record, params=params, chosen={})], tmp_path, title="t", command="c")
+    assert "lambda_1 = 2.0, generator = CVAE, generator.n_epochs = 9" in page.read_text()
+
+
+def test_a_resumed_training_shows_no_time_as_its_own(record: Record, tmp_path: Path) -> None:
+    resumed = replace(record, seconds={"fit_resumed": 1.5, "evaluate": 0.25})
+    html = write_report([resumed], tmp_path, title="t", command="c").read_text()
+    assert "<td>–</td></tr>" in html
+    assert "fit resumed 1.5 s, evaluate 0.2 s on" in html
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     from selenium import webdriver

@@ -67,6 +67,8 @@ class CenterRidge(GZSLClassifier):
     True
     """
 
+    _learned_last = "centers_"
+
     def __init__(
         self,
         *,

@@ -27,10 +27,30 @@ def score_rows(records: Sequence[Record]) -> list[tuple[str, ...]]:
             *(f"{100 * record.scores[key]:.1f}" for key, _, _ in SCORES),
             record.selection,
             str(record.seed),
-            f"{record.seconds['fit']:.1f} s",
+            _training_time(record),
         )
         for record in records
     ]
+
+
+def oracle_rows(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """One row of text per record that has an oracle, under HEADINGS and labelled as what it is."""
+    return [
+        (
+            record.method,
+            record.data["name"],
+            *(f"{100 * record.oracle[key]:.1f}" if key in record.oracle else "–" for key, _, _ in SCORES),
+            f"oracle (best of {record.oracle['n_candidates']})",
+            str(record.seed),
+            _training_time(record),
+        )
+        for record in records
+        if record.oracle is not None
+    ]
+
+
+def _training_time(record: Record) -> str:
+    return f"{record.seconds['fit']:.1f} s" if "fit" in record.seconds else "–"
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,0 +1,621 @@
+"""The class level: that each generator learns, what it sees of noise and data, and what repeats bit for bit."""
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+import reference
+from dgz import generators
+from dgz.errors import DGZError
+from dgz.generators import CVAE, GENERATORS, WGANGP, CenterMapper
+from dgz.nets import MLP
+from dgz.progress import Progress
+from dgz.training import Checkpoints, random_stream
+
+SMALL = settings(max_examples=25, deadline=None)
+KINDS = list(GENERATORS.values())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Nets this small only lose time to a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- Inputs.
+def rows(seed=0, counts=(10, 14, 20, 16), spread=0.2):
+    """Rows of four classes, not in order and not equally many, of a problem with two further classes."""
+    rng = torch.Generator().manual_seed(seed)
+    centers = torch.tensor([[2.0, 0, 2, 0, 1], [0, 2, 0, 2, 1], [2, 2, 0, 0, 2], [0, 0, 2, 2, 0]]) + 0.5
+    y = torch.repeat_interleave(torch.tensor([0, 2, 3, 5]), torch.tensor(counts))
+    y = y[torch.randperm(len(y), generator=rng)]
+    place = {0: 0, 2: 1, 3: 2, 5: 3}
+    x = centers[[place[c] for c in y.tolist()]] + spread * torch.randn(len(y), 5, generator=rng)
+    attributes = 3 * torch.eye(4)[[0, 1, 1, 2, 3, 3]] + 0.1 * torch.randn(6, 4, generator=rng)
+    return SimpleNamespace(x=x, y=y, attributes=attributes, seen=torch.tensor([0, 2, 3, 5]))
+
+
+def class_means(data):
+    return torch.tensor(reference.class_means(data.x.tolist(), data.y.tolist(), data.seen.tolist()))
+
+
+def tiny(kind, **options):
+    """A generator of ``kind`` with narrow layers and one step per epoch, where nothing else is asked for."""
+    options = {"n_epochs": 1, "hidden": (16, 8), "learning_rate": 0.01} | options
+    if kind is CenterMapper:
+        options = {"steps_per_epoch": 1} | options
+    if kind is WGANGP:
+        options = {"critic_hidden": 16, "n_critic": 2} | options
+    return kind(**options)
+
+
+def fit(generator, data, **options):
+    return generator.fit(data.x, data.y, data.attributes, **options)
+
+
+def trainee_of(generator, data, monkeypatch):
+    """What ``fit`` would train, before its first step."""
+    caught = []
+    monkeypatch.setattr(generators, "train", lambda stage, trainee, *args, **kwargs: caught.append(trainee) or [])
+    fit(generator, data)
+    monkeypatch.undo()
+    return caught[0]
+
+
+def watch(net):
+    """Everything that goes into ``net`` from now on, call by call."""
+    calls = []
+    net.register_forward_pre_hook(lambda net, inputs: calls.append([values.detach().clone() for values in inputs]))
+    return calls
+
+
+def bits(generator):
+    return {name: values.tolist() for name, values in generator.net_.state_dict().items()}
+
+
+def untrained(generator, data, seed=0):
+    """The network that ``fit`` starts from."""
+    return (
+        clone(generator).build(data.attributes.shape[1], data.x.shape[1], random_stream(seed, "generator's start")).net_
+    )
+
+
+def how_far(values, known):
+    """The distance of each row to the nearest known one: exactly 0 for a copy."""
+    return torch.cdist(values, known, compute_mode="donot_use_mm_for_euclid_dist").min(1)
+
+
+# --- Learning.
+def test_a_center_mapper_reaches_the_class_means():
+    data = rows()
+    mapper = fit(
+        tiny(CenterMapper, n_epochs=20, steps_per_epoch=14, hidden=(64,), relu_out=False, attribute_noise=0.0), data
+    )
+    centers = mapper.centers(data.attributes[data.seen], random_stream(0, "test"))
+    np.testing.assert_allclose(centers, class_means(data), atol=0.05)
+    assert mapper.history_[-1]["loss"] < 0.001 * mapper.history_[0]["loss"]
+
+
+def test_a_vae_reaches_the_class_means():
+    data = rows()
+    vae = fit(tiny(CVAE, n_epochs=200, hidden=(64,)), data)
+    centers = vae.centers(data.attributes[data.seen], random_stream(0, "test"))
+    np.testing.assert_allclose(centers, class_means(data), atol=0.2)
+    assert vae.history_[-1]["loss"] < 0.1 * vae.history_[0]["loss"]
+
+
+def test_a_gan_finds_every_class():
+    data = rows()
+    options = {"hidden": (64,), "critic_hidden": 64, "relu_out": False, "n_critic": 5}
+    gan = fit(tiny(WGANGP, n_epochs=200, **options), data)
+    means, vectors = class_means(data), data.attributes[data.seen]
+    centers = gan.centers(vectors, random_stream(0, "test"))
+    assert torch.cdist(centers.double(), means.double()).argmin(1).tolist() == [0, 1, 2, 3]
+    assert reference.cacd(means.tolist(), centers.tolist()) < 0.35 * means.norm(dim=1).mean()
+    rows_of_one = gan.sample(vectors[:1].expand(500, -1), random_stream(0, "test"))
+    assert 0.02 < rows_of_one.std(0).mean() < 0.8  # of 0.2: neither a point nor all of space
+
+
+def test_a_gans_center_is_the_mean_of_its_samples():
+    data = rows()
+    gan = fit(tiny(WGANGP, n_epochs=5), data)
+    vectors = data.attributes[data.seen]
+    expected = torch.stack(
+        [gan.sample(v.expand(20_000, -1), random_stream(i, "many")).mean(0) for i, v in enumerate(vectors)]
+    )
+    spread = gan.sample(vectors[:1].expand(2000, -1), random_stream(0, "one")).std(0).max().item()
+    centers = gan.centers(vectors, random_stream(0, "test"))
+    assert centers.shape == (4, 5)
+    np.testing.assert_allclose(centers, expected, atol=5 * spread / 500**0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_reported_for_every_epoch(kind):
+    generator = fit(tiny(kind, n_epochs=3), rows(), after_epoch=lambda epoch: {"twice": 2 * epoch})
+    losses = {CenterMapper: {"loss"}, CVAE: {"loss", "kl loss"}, WGANGP: {"critic loss", "generator loss"}}[kind]
+    assert [row["epoch"] for row in generator.history_] == [1, 2, 3]
+    assert [row["twice"] for row in generator.history_] == [2, 4, 6]
+    assert all(set(row) == {"epoch", "twice"} | losses for row in generator.history_)
+
+
+@pytest.mark.parametrize("kind", [WGANGP, CVAE])
+@pytest.mark.parametrize(("batch_size", "n_steps"), [(512, 1), (60, 1), (59, 2), (7, 9)])
+def test_an_epoch_has_a_step_for_each_batch_of_rows(kind, batch_size, n_steps, monkeypatch):
+    trainee = trainee_of(tiny(kind, batch_size=batch_size), rows(), monkeypatch)
+    assert trainee.n_steps == n_steps
+    x, a = trainee.draw()
+    assert len(x) == len(a) == min(batch_size, 60)
+
+
+@pytest.mark.parametrize("kind", [WGANGP, CVAE])
+def test_batches_are_rows_with_their_own_class_vectors(kind, monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(kind, batch_size=20), data, monkeypatch)
+    hits = torch.zeros(60)
+    for _ in range(60):
+        x, a = trainee.draw()
+        distances, index = how_far(x, data.x)
+        assert (distances == 0).all()
+        assert torch.equal(a, data.attributes[data.y[index]])
+        hits += torch.bincount(index, minlength=60)
+    assert hits.min() >= 5  # each of 60 rows is expected 20 times
+    assert hits.max() <= 40
+
+
+def test_a_generator_can_be_used_after_each_epoch():
+    data, centers = rows(), []
+
+    def after_epoch(epoch):
+        centers.append(mapper.centers(data.attributes, random_stream(0, "test")))
+        return {}
+
+    mapper = tiny(CenterMapper, n_epochs=3)
+    fit(mapper, data, after_epoch=after_epoch)
+    assert torch.equal(centers[-1], mapper.centers(data.attributes, random_stream(0, "test")))
+    assert not torch.equal(centers[0], centers[-1])
+
+
+# --- The same bits.
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_gives_the_same_bits(kind):
+    data, runs = rows(), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(len(runs))  # must not matter
+        generator = fit(tiny(kind, n_epochs=4), data, seed=seed)
+        runs.append((bits(generator), generator.history_))
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[2][0]
+    assert runs[0][1] != runs[2][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_and_sampling_leave_the_global_random_state_alone(kind):
+    data = rows()
+    before = torch.get_rng_state()
+    fit(tiny(kind), data).centers(data.attributes, random_stream(0, "test"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", [WGANGP, CVAE])
+def test_samples_repeat_with_the_stream(kind):
+    data = rows()
+    generator = fit(tiny(kind), data)
+    first, again, other = (generator.sample(data.attributes, random_stream(seed, "test")) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not first.requires_grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_training_goes_on_to_the_same_bits(kind, tmp_path):
+    data = rows()
+    whole = fit(tiny(kind, n_epochs=5), data)
+
+    def stop(epoch):
+        if epoch == 4:
+            raise InterruptedError
+        return {}
+
+    with pytest.raises(InterruptedError):
+        fit(tiny(kind, n_epochs=5), data, after_epoch=stop, checkpoints=Checkpoints(tmp_path, "a", every=0))
+    resumed = fit(tiny(kind, n_epochs=5), data, checkpoints=Checkpoints(tmp_path, "a", every=0))
+    assert bits(resumed) == bits(whole)
+    assert resumed.history_ == whole.history_
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fit_leaves_its_data_alone(kind):
+    data = rows()
+    before = [values.clone() for values in (data.x, data.y, data.attributes)]
+    fit(tiny(kind, n_epochs=2, fgm=0.1, l2=0.1), data)
+    assert all(torch.equal(a, b) for a, b in zip(before, (data.x, data.y, data.attributes), strict=True))
+
+
+# --- What a CenterMapper sees of the data.
+def test_a_center_mapper_sees_class_means_and_counts_alone():
+    # Quarters around the same means: the two sets share no row, and their sums are exact.
+    data, other = rows(), rows()
+    means = torch.tensor([[1.0, 2.0, 3.0, 0.5, 0.25]]) * torch.tensor([[1.0], [2.0], [0.5], [4.0]])
+    for one, size in ((data, 0.25), (other, 1.5)):
+        for c, mean in zip(one.seen, means, strict=True):
+            index = torch.nonzero(one.y == c).squeeze(1)
+            signs = torch.ones(len(index), 5)
+            signs[::2] = -1  # an even number of rows, half above and half below the mean
+            one.x[index] = mean + size * signs
+    other.x, other.y = other.x.flip(0), other.y.flip(0)
+    assert not torch.isin(data.x[:, 0], other.x[:, 0]).any()
+    runs = [fit(tiny(CenterMapper, n_epochs=5, steps_per_epoch=3), one) for one in (data, other)]
+    assert bits(runs[0]) == bits(runs[1])
+    assert runs[0].history_ == runs[1].history_
+    # With other counts, the same means weigh differently.
+    keep = torch.ones(len(data.y), dtype=torch.bool)
+    keep[torch.nonzero(data.y == 0).squeeze(1)[:4]] = False
+    fewer = SimpleNamespace(x=data.x[keep], y=data.y[keep], attributes=data.attributes)
+    assert bits(fit(tiny(CenterMapper, n_epochs=5, steps_per_epoch=3), fewer)) != bits(runs[0])
+
+
+def test_a_center_mappers_loss_is_the_squared_error_of_all_rows_less_a_constant():
+    data = rows()
+    constants = []
+    for seed in range(4):
+        mapper = fit(tiny(CenterMapper, attribute_noise=0.0), data, seed=seed)
+        outputs = untrained(mapper, data, seed)(data.attributes[data.y])
+        constants.append(reference.squared_error(outputs.tolist(), data.x.tolist()) - mapper.history_[0]["loss"])
+    # Far from the start, too: the loss of step 200 is that of the net after 199.
+    before, after = (fit(tiny(CenterMapper, n_epochs=n, attribute_noise=0.0), data) for n in (199, 200))
+    outputs = before.net_(data.attributes[data.y])
+    constants.append(reference.squared_error(outputs.tolist(), data.x.tolist()) - after.history_[-1]["loss"])
+    # The constant is the spread within classes: the trace of their covariance, over n instead of n − C.
+    trace = np.trace(reference.within_class_covariance(data.x.tolist(), data.y.tolist()))
+    assert constants == pytest.approx([trace * (60 - 4) / 60] * 5, abs=2e-5)
+
+
+# --- Noise on class vectors.
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_is_absolute_or_relative_to_the_seen_class_vectors(kind):
+    data = rows()
+    data.attributes[[1, 4]] = 1e3  # unseen classes do not count
+    assert fit(tiny(kind, attribute_noise=0.3), data).noise_ == 0.3
+    relative = fit(tiny(kind, attribute_noise=0.3, noise_unit="relative"), data)
+    assert relative.noise_ == pytest.approx(0.3 * np.std(data.attributes[data.seen].numpy()), rel=1e-5)
+    assert fit(tiny(kind, attribute_noise=0.0, noise_unit="relative"), data).noise_ == 0.0
+
+
+def test_the_unit_of_noise_alone_does_not_matter():
+    data = rows()
+    relative = fit(tiny(CenterMapper, n_epochs=3, attribute_noise=0.3, noise_unit="relative"), data)
+    absolute = fit(tiny(CenterMapper, n_epochs=3, attribute_noise=relative.noise_), data)
+    assert bits(relative) == bits(absolute)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_noise_has_the_promised_deviation_and_no_mean(kind, monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(kind, attribute_noise=0.5, learning_rate=1e-6), data, monkeypatch)
+    inputs, drawn = watch(trainee.networks["generator"]), []
+    if kind is not CenterMapper:
+        draw = trainee.draw
+        monkeypatch.setattr(trainee, "draw", lambda: drawn.append(draw()) or drawn[-1])
+    for _ in range(50):
+        trainee.step()
+    noise = []
+    for i, call in enumerate(inputs):
+        if kind is WGANGP:  # two critic steps, then the generator's, which reuses the last one's batch
+            clean = drawn[i // 3 * 2 + min(i % 3, 1)][1]
+        else:
+            clean = drawn[i][1] if drawn else data.attributes[data.seen]
+        noise.append((call[-1] - clean).flatten())
+    noise = torch.cat(noise)
+    n = 50 * 4 * 4 if kind is CenterMapper else 50 * 60 * 4  # independent numbers
+    assert noise.mean().abs() < 4 * 0.5 / n**0.5
+    assert noise.std().item() == pytest.approx(0.5, abs=4 * 0.5 / (2 * n) ** 0.5)
+
+
+def test_the_generators_step_reuses_the_last_critic_steps_noise(monkeypatch):
+    trainee = trainee_of(tiny(WGANGP, n_critic=3), rows(), monkeypatch)
+    inputs = watch(trainee.networks["generator"])
+    trainee.step()
+    assert len(inputs) == 4
+    assert all(torch.equal(a, b) for a, b in zip(inputs[-1], inputs[-2], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(inputs[-1], inputs[-3], strict=True))
+
+
+def test_the_critic_sees_clean_vectors_and_the_generator_noisy_ones(monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(WGANGP, attribute_noise=0.5), data, monkeypatch)
+    to_generator, to_first_layer = watch(trainee.networks["generator"]), watch(trainee.critic.first)
+    for _ in range(3):
+        trainee.step()
+    assert len(to_first_layer) == 3 * (2 * 2 + 1)  # real and generated rows in each critic step, generated ones after
+    assert all((how_far(a, data.attributes).values == 0).all() for _, a in to_first_layer)
+    assert all((how_far(a, data.attributes).values > 0).all() for _, a in to_generator)
+
+
+def test_the_critics_loss_is_that_of_the_rows_it_saw(monkeypatch):
+    data, seen = rows(), []
+    trainee = trainee_of(tiny(WGANGP, gp_weight=3.0), data, monkeypatch)
+    loss = generators.wasserstein_loss
+    monkeypatch.setattr(generators, "wasserstein_loss", lambda *args: seen.append(args) or loss(*args))
+    trainee.step()
+    assert len(seen) == 2
+    for critic, x, fake, a, alpha, gp_weight in seen:
+        assert critic is trainee.critic
+        assert (how_far(x, data.x).values == 0).all()
+        assert (how_far(a, data.attributes).values == 0).all()
+        assert fake.shape == x.shape
+        assert not fake.requires_grad
+        assert alpha.shape == (60, 1)
+        assert 0 <= alpha.min() < 0.2 < 0.8 < alpha.max() < 1
+        assert gp_weight == 3.0
+
+
+def test_the_encoder_sees_clean_vectors_and_the_decoder_noisy_ones(monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(CVAE, attribute_noise=0.5), data, monkeypatch)
+    to_encoder, to_decoder = watch(trainee.networks["encoder"]), watch(trainee.networks["generator"])
+    trainee.step()
+    assert (how_far(to_encoder[0][0], data.x).values == 0).all()
+    assert (how_far(to_encoder[0][1], data.attributes).values == 0).all()
+    assert (how_far(to_decoder[0][1], data.attributes).values > 0).all()
+
+
+@pytest.mark.parametrize("kind", [WGANGP, CVAE])
+@pytest.mark.parametrize("d_prior", [None, 2, 7])
+def test_samples_come_from_a_prior_and_the_clean_vector(kind, d_prior):
+    data = rows()
+    generator = fit(tiny(kind, attribute_noise=100.0, d_prior=d_prior), data)
+    vectors = data.attributes[[0, 1, 4, 4, 5]]
+    inputs = watch(generator.net_)
+    sampled = generator.sample(vectors, random_stream(0, "test"))
+    z, a = inputs[0]
+    assert torch.equal(a, vectors)
+    assert z.shape == (5, d_prior or 4)
+    assert torch.equal(sampled, generator.net_(z, a))
+    assert not torch.equal(z[2], z[3])
+    many = watch(generator.net_)
+    generator.sample(vectors[:1].expand(5000, -1), random_stream(0, "test"))
+    assert many[0][0].mean().abs() < 0.05
+    assert many[0][0].std().item() == pytest.approx(1.0, abs=0.05)
+
+
+def test_without_prior_noise_is_what_tells_samples_apart():
+    data = rows()
+    vectors = data.attributes[[0, 0, 0, 2]]
+    still = fit(tiny(WGANGP, prior=False, attribute_noise=0.0, n_epochs=3), data)
+    sampled = still.sample(vectors, random_stream(0, "test"))
+    assert torch.equal(sampled[0], sampled[1])
+    assert torch.equal(sampled[0], sampled[2])
+    assert torch.equal(sampled, still.net_(vectors))
+    np.testing.assert_allclose(still.centers(vectors, random_stream(0, "test")), sampled, rtol=1e-5, atol=1e-6)
+    noisy = fit(tiny(WGANGP, prior=False, attribute_noise=0.3, n_epochs=3, relu_out=False), data)
+    inputs = watch(noisy.net_)
+    sampled = noisy.sample(vectors, random_stream(0, "test"))
+    assert len(sampled.unique(dim=0)) == 4
+    assert len(inputs[0]) == 1
+    noisy.sample(vectors[:1].expand(4000, -1), random_stream(0, "test"))
+    assert (inputs[1][0] - vectors[0]).std().item() == pytest.approx(0.3, rel=0.05)
+
+
+# --- Overfitting suppressed otherwise.
+def loss_of(generator):
+    return generator.history_[0]["generator loss" if isinstance(generator, WGANGP) else "loss"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_l2_term_is_the_sum_of_the_weight_matrices_norms(kind, monkeypatch):
+    data, first_losses = rows(), []
+    for l2 in (0.0, 0.5):
+        trainee = trainee_of(tiny(kind, l2=l2), data, monkeypatch)
+        parameters = dict(trainee.networks["generator"].named_parameters())
+        norms = []
+        with torch.no_grad():
+            for name, values in parameters.items():
+                if name.endswith("bias"):
+                    values.fill_(0.5)  # of any size, since they do not count
+                else:
+                    norms.append(np.linalg.norm(values.numpy()))
+        first_losses.append(list(trainee.step().values())[-1 if kind is WGANGP else 0].item())
+    assert len(norms) == (3 if kind is CenterMapper else 4)
+    assert first_losses[1] - first_losses[0] == pytest.approx(0.5 * sum(norms), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_l2_term_makes_weights_smaller(kind):
+    data = rows()
+    plain, heavy = (fit(tiny(kind, l2=l2, n_epochs=60), data) for l2 in (0.0, 5.0))
+    norms = [sum(w.norm().item() for w in one.net_.parameters() if w.ndim == 2) for one in (plain, heavy)]
+    assert norms[1] < 0.5 * norms[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_adversarial_step_has_its_length_and_raises_the_loss(kind, monkeypatch):
+    data = rows()
+    options = {"attribute_noise": 0.1, "relu_out": False, "learning_rate": 1e-3}
+    plain, moved = fit(tiny(kind, **options), data), fit(tiny(kind, fgm=0.05, **options), data)
+    assert loss_of(moved) > loss_of(plain)
+    assert bits(moved) != bits(plain)
+    trainee = trainee_of(tiny(kind, fgm=0.05, **options), data, monkeypatch)
+    inputs = watch(trainee.networks["generator"])
+    trainee.step()
+    start, end = inputs[-2][-1], inputs[-1][-1]
+    np.testing.assert_allclose((end - start).norm(dim=1), 0.05, rtol=1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(inputs[-2][:-1], inputs[-1][:-1], strict=True))  # the prior stays
+
+
+def test_the_adversarial_step_follows_the_gradient(monkeypatch):
+    data = rows()
+    mapper = tiny(CenterMapper, fgm=0.05, attribute_noise=0.0, relu_out=False)
+    trainee = trainee_of(mapper, data, monkeypatch)
+    start = untrained(mapper, data)
+    inputs = watch(trainee.networks["generator"])
+    trainee.step()
+    vectors = data.attributes[data.seen].clone().requires_grad_()
+    ((start(vectors) - class_means(data)).square().sum()).backward()
+    direction = torch.nn.functional.normalize(vectors.grad, dim=1)
+    np.testing.assert_allclose(inputs[1][0] - inputs[0][0], 0.05 * direction, atol=1e-5)
+
+
+def test_an_adversarial_step_without_gradient_is_none(monkeypatch):
+    # Every output is cut to 0: the loss is flat in the class vectors.
+    data = rows()
+    trainee = trainee_of(tiny(CenterMapper, fgm=0.05, attribute_noise=0.0), data, monkeypatch)
+    net = trainee.networks["generator"]
+    with torch.no_grad():
+        net.rest[-1].bias.fill_(-100.0)
+    inputs = watch(net)
+    trainee.step()
+    assert torch.equal(inputs[0][0], inputs[1][0])
+    assert all(values.isfinite().all() for values in net.parameters())
+
+
+# --- The variational part.
+def test_a_vaes_divergence_is_its_twin(monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(CVAE, kl_weight=0.7, d_prior=3, attribute_noise=0.0), data, monkeypatch)
+    with torch.no_grad():
+        for values in trainee.encoder.parameters():
+            values.mul_(20)
+    codes = []
+    trainee.encoder.register_forward_hook(lambda net, inputs, output: codes.append(output.detach()))
+    drawn, draw = [], trainee.draw
+    monkeypatch.setattr(trainee, "draw", lambda: drawn.append(draw()) or drawn[-1])
+    outputs = []
+    trainee.networks["generator"].register_forward_hook(lambda net, inputs, output: outputs.append(output.detach()))
+    losses = trainee.step()
+    mean, log_variance = codes[0][:, :3], codes[0][:, 3:]
+    assert mean.abs().max() > 0.1
+    kl = reference.gaussian_kl(mean.tolist(), log_variance.tolist())
+    assert losses["kl loss"].item() == pytest.approx(kl, rel=1e-4)
+    ours = torch.distributions.Normal(mean, (log_variance / 2).exp())
+    prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+    assert kl == pytest.approx(torch.distributions.kl_divergence(ours, prior).sum(1).mean().item(), rel=1e-4)
+    error = reference.squared_error(outputs[0].tolist(), drawn[0][0].tolist())
+    assert losses["loss"].item() == pytest.approx(error + 0.7 * kl, rel=1e-4)
+
+
+def test_a_vaes_code_has_the_encoders_mean_and_deviation(monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(CVAE, learning_rate=1e-9, d_prior=2), data, monkeypatch)
+    with torch.no_grad():
+        trainee.encoder.rest[-1].bias.copy_(torch.tensor([3.0, -1.0, 0.5, -2.0]))
+    inputs = watch(trainee.networks["generator"])
+    for _ in range(50):
+        trainee.step()
+    z = torch.cat([call[0] for call in inputs])
+    np.testing.assert_allclose(z.mean(0), [3.0, -1.0], atol=0.1)
+    np.testing.assert_allclose(z.std(0), np.exp([0.25, -1.0]), rtol=0.06)
+
+
+# --- Doors.
+def test_a_center_mapper_has_no_samples():
+    data = rows()
+    mapper = fit(tiny(CenterMapper), data)
+    with pytest.raises(DGZError, match="A CenterMapper gives class centres and no samples"):
+        mapper.sample(data.attributes, random_stream(0, "test"))
+
+
+def test_a_center_is_the_net_of_the_clean_vector():
+    data = rows()
+    mapper = fit(tiny(CenterMapper, attribute_noise=5.0), data)
+    centers = mapper.centers(data.attributes, random_stream(0, "test"))
+    assert torch.equal(centers, mapper.net_(data.attributes))
+    assert not centers.requires_grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_below_zero_are_cut_where_asked_for(kind):
+    data = rows()
+    for relu_out in (True, False):
+        generator = fit(tiny(kind, relu_out=relu_out), data)
+        with torch.no_grad():
+            generator.net_.rest[-1].bias.copy_(torch.tensor([-9.0, 9.0, -9.0, 9.0, -9.0]))
+        centers = generator.centers(data.attributes, random_stream(0, "test"))
+        assert (centers[:, 1::2] > 0).all()
+        assert ((centers[:, ::2] == 0) if relu_out else (centers[:, ::2] < 0)).all()
+
+
+COMMON = {
+    "n_epochs": [0, -1, 1.5, "many", None, float("nan")],
+    "attribute_noise": [-0.1, float("nan"), float("inf"), "0.08"],
+    "noise_unit": ["percent", None],
+    "l2": [-1e-9, None],
+    "fgm": [-0.08, float("inf")],
+    "learning_rate": [-1e-4, float("nan"), "fast"],
+    "hidden": [(), (0,), (16, -8), (4.5,), 16, "16", None],
+}
+OF_KIND = {
+    CenterMapper: {"steps_per_epoch": [0, 2.5]},
+    WGANGP: {
+        "batch_size": [0, 2.5],
+        "n_critic": [0, 1.5],
+        "critic_hidden": [0, 2.5],
+        "gp_weight": [-1.0, float("nan")],
+        "d_prior": [-1, 0, 2.5],
+    },
+    CVAE: {"batch_size": [0, 2.5], "kl_weight": [-1.0, float("nan")], "d_prior": [-1, 0, 2.5]},
+}
+
+
+@pytest.mark.parametrize(("kind", "option"), [(kind, option) for kind in KINDS for option in COMMON | OF_KIND[kind]])
+def test_a_bad_setting_is_refused_in_a_sentence(kind, option):
+    data = rows()
+    for value in (COMMON | OF_KIND[kind])[option]:
+        with pytest.raises(DGZError, match=f"^{option} must be "):
+            fit(tiny(kind, **{option: value}), data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_may_be_numpys(kind):
+    data = rows()
+    plain = fit(tiny(kind, n_epochs=2, attribute_noise=0.25, hidden=(16, 8)), data)
+    options = {"n_epochs": np.int64(2), "attribute_noise": np.float32(0.25), "hidden": tuple(np.array([16, 8]))}
+    assert bits(fit(tiny(kind, **options), data)) == bits(plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scikit_learns_contract(kind):
+    changed = {"n_epochs": 2, "attribute_noise": 0.5, "noise_unit": "relative", "l2": 0.1, "fgm": 0.2, "hidden": (7, 3)}
+    generator = kind(**changed)
+    assert {name: generator.get_params()[name] for name in changed} == changed
+    copy = clone(generator)
+    assert copy.get_params() == generator.get_params()
+    assert copy is not generator
+    fit(generator, rows())
+    assert generator.get_params() == copy.get_params()  # fitting changes no setting
+    assert not hasattr(clone(generator), "net_")
+    other = kind().set_params(**generator.get_params())
+    assert bits(fit(other, rows())) == bits(generator)
+    with pytest.raises(ValueError, match="Invalid parameter 'n_epoch'"):
+        kind().set_params(n_epoch=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@SMALL
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))
+def test_any_widths_fit_together(kind, hidden, d_a, d_x, n_classes):
+    rng = torch.Generator().manual_seed(0)
+    x, attributes = torch.rand(2 * n_classes, d_x, generator=rng), torch.rand(n_classes + 1, d_a, generator=rng)
+    generator = tiny(kind, hidden=tuple(hidden)).fit(x, torch.arange(n_classes).repeat(2), attributes)
+    assert isinstance(generator.net_, MLP)
+    centers = generator.centers(attributes, random_stream(0, "test"))
+    assert centers.shape == (n_classes + 1, d_x)
+    assert centers.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_shows_progress_when_asked(kind, monkeypatch, capsys):
+    monkeypatch.setattr("dgz.training.Progress", functools.partial(Progress, log_every=0.0))
+    fit(tiny(kind, n_epochs=2), rows(), verbose=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("generator: 2 of 2 epochs ")
+    fit(tiny(kind, n_epochs=2), rows())
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,89 @@
+import pytest
+
+from dgz.errors import DGZError
+from dgz.generators import CVAE, WGANGP, CenterMapper
+from dgz.model import DGZ
+from dgz.peers import CenterRidge
+from dgz.settings import configure
+
+
+@pytest.mark.parametrize(
+    ("assignment", "name", "value"),
+    [
+        ("lambda_1=2", "lambda_1", 2),
+        ("lambda_1 = .5", "lambda_1", 0.5),
+        ("learning_rate=1e-3", "learning_rate", 1e-3),
+        ("resample=True", "resample", True),
+        ("verbose=false", "verbose", False),
+        ("lr_step=none", "lr_step", None),
+        ("lr_step=null", "lr_step", None),
+        ("loss=plain", "loss", "plain"),
+        ("device=0", "device", "0"),
+        ("device=cuda:0", "device", "cuda:0"),
+        ("generator.d_prior=16", "generator__d_prior", 16),
+        ("generator.prior=false", "generator__prior", False),
+        ("generator.hidden=[512, 256]", "generator__hidden", [512, 256]),
+        ("generator.hidden=512,256", "generator__hidden", (512, 256)),
+        ("generator=none", "generator", None),
+    ],
+)
+def test_settings_are_read_from_text(assignment: str, name: str, value: object) -> None:
+    model = DGZ(generator=WGANGP())
+    assert configure(model, [assignment]) is model
+    found = model.get_params()[name]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_setting_may_be_a_number_or_a_word() -> None:
+    model = configure(CenterRidge(alpha=1.0), ["alpha=auto", "bandwidth=2"])
+    assert (model.alpha, model.bandwidth) == ("auto", 2)
+
+
+def test_a_generator_is_chosen_before_its_settings_are_made() -> None:
+    model = configure(DGZ(), ["generator.kl_weight=0.5", "lambda_1=1", "generator=CVAE", "lambda_1=3"])
+    assert isinstance(model.generator, CVAE)
+    assert (model.generator.kl_weight, model.lambda_1) == (0.5, 3)
+    configure(model, ["generator=CenterMapper"])
+    assert model.generator.get_params() == CenterMapper().get_params()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("lambda_1", "A setting is written key=value, found 'lambda_1'."),
+        (
+            "lamda_1=2",
+            "There is no setting 'lamda_1'; did you mean 'lambda_1'? 'python -m pydoc dgz.model.DGZ' lists them all.",
+        ),
+        (
+            "generator.epochs=2",
+            "There is no setting 'generator.epochs'; did you mean 'generator.n_epochs'? "
+            "'python -m pydoc dgz.generators.WGANGP' lists them all.",
+        ),
+        ("zzz=2", "There is no setting 'zzz'. 'python -m pydoc dgz.model.DGZ' lists them all."),
+        ("lambda_1=two", "lambda_1 must be a number, found 'two'."),
+        ("lambda_1=true", "lambda_1 must be a number, found 'true'."),
+        ("lambda_1=none", "lambda_1 must be a number, found 'none'."),
+        ("lambda_1=CVAE", "lambda_1 must be a number, found 'CVAE'."),
+        ("n_epochs=1.5", "n_epochs must be a whole number, found '1.5'."),
+        ("n_epochs=", "n_epochs must be a whole number, found ''."),
+        ("resample=1", "resample must be true or false, found '1'."),
+        ("lr_step=soon", "lr_step must be a whole number or none, found 'soon'."),
+        ("loss=other", "loss must be one of revised, plain, incremental, found 'other'."),
+        ("generator=GAN", "generator must be one of WGANGP, CVAE, CenterMapper or none, found 'GAN'."),
+        ("generator.hidden=512", "generator.hidden must be a list, each entry a whole number, found '512'."),
+        (
+            "generator.hidden=[1, 'a']",
+            "generator.hidden must be a list, each entry a whole number, found \"[1, 'a']\".",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_explained(assignment: str, sentence: str) -> None:
+    with pytest.raises(DGZError) as caught:
+        configure(DGZ(generator=WGANGP()), [assignment])
+    assert str(caught.value) == sentence
+
+
+def test_settings_of_a_generator_that_is_not_there_are_explained() -> None:
+    with pytest.raises(DGZError, match=r"There is no generator that could have the setting 'generator\.n_epochs'"):
+        configure(DGZ(), ["generator.n_epochs=3"])
