@@ -1,6 +1,10 @@
 """What all tests share: where real data is, and that nothing is skipped silently where it must not be."""
 
 import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of their own would only wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, and for the processes tests start
+
 import shutil
 from pathlib import Path
 from typing import Any

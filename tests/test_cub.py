@@ -20,9 +20,7 @@ def test_without_a_generator_dgz_reaches_what_is_known_of_cub(data_root: Path) -
         model = DGZ.preset("CUB", source="paper", without_generator=True, device="cpu", random_state=seed)
         scores = gzsl_scores(model.fit(data.x_train, data.y_train, data.attributes), data)
         found.append((scores.h, scores.acc_zsl))
-        print(
-            f"seed {seed}: U {scores.acc_unseen:.4f} S {scores.acc_seen:.4f} H {scores.h:.4f} T1 {scores.acc_zsl:.4f}"
-        )
+        print(f"seed {seed}:", scores)  # noqa: T201  (what ``make check-cub`` shows)
         assert scores.h >= 0.645
     if len(SEEDS) >= 5:
         h, t1 = np.mean(found, axis=0)

@@ -104,9 +104,10 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         require_at_least(0, attribute_noise=self.attribute_noise, l2=self.l2, fgm=self.fgm)
         require_at_least(0, **{name: params[name] for name in ("gp_weight", "kl_weight") if name in params})
         require_at_least(1e-12, learning_rate=self.learning_rate)
-        counts = ("n_epochs", "steps_per_epoch", "batch_size", "n_critic", "critic_hidden", "d_prior")
-        require_count(**{name: params[name] for name in counts if params.get(name) is not None})
-        if isinstance(self.hidden, str) or not len(self.hidden):
+        counts = ("n_epochs", "steps_per_epoch", "batch_size", "n_critic", "critic_hidden")
+        require_count(**{name: params[name] for name in counts if name in params})
+        require_count(d_prior=1 if self.d_prior is None else self.d_prior)
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence) or not self.hidden:
             raise DGZError(f"hidden must be a list of widths, found {self.hidden!r}.")
         for width in self.hidden:
             require_count(hidden=width)

@@ -72,7 +72,7 @@ def revised_cross_entropy(
         is_open = best_unseen > true
     else:
         is_open = torch.ones_like(best_unseen, dtype=torch.bool)
-    weight = torch.as_tensor(lambda_1, dtype=logits.dtype, device=logits.device).log()
+    weight = _like(logits, lambda_1).log()
     rival = (best_unseen + weight).masked_fill(~is_open, -torch.inf)
     of_seen_row = torch.logaddexp(of_seen.logsumexp(-1), rival)
     total = torch.where(seen[y], of_seen_row, logits.logsumexp(-1))
@@ -97,11 +97,9 @@ def incremental_cross_entropy(
     tensor(True)
     """
     logits = _wide(logits)
-    weight = torch.as_tensor(lambda_1, dtype=logits.dtype, device=logits.device).log()
-    shifted = torch.where(seen, logits, logits + weight[..., None])
-    is_seen = seen[y]
-    total = torch.where(is_seen, shifted.logsumexp(-1), logits.logsumexp(-1))
-    return ((total - _true(logits, y)) * torch.where(is_seen, 1.0, lambda_2)).mean(-1)
+    is_seen, share = seen[y], _like(logits, lambda_2)
+    total = torch.where(is_seen, _shifted(logits, seen, lambda_1).logsumexp(-1), logits.logsumexp(-1))
+    return ((total - _true(logits, y)) * torch.where(is_seen, torch.ones_like(share), share)).mean(-1)
 
 
 def incremental_gradient(
@@ -113,15 +111,14 @@ def incremental_gradient(
     :math:`\langle W_c, x \rangle / \tau`; gives (C_u, d) in the order of the unseen classes.
     """
     logits = _wide(x) @ _wide(weights).T / temperature
-    p = logits.softmax(-1)
-    is_seen, unseen = seen[y], ~seen
-    p_unseen = p[:, unseen]
-    weighted = p[:, seen].sum(1, keepdim=True) + lambda_1 * p_unseen.sum(1, keepdim=True)
-    # Eq. (7)'s three sums, each over its rows: rows of W_u's own class, all unseen rows, all seen rows.
-    own = one_hot(y, len(seen))[:, unseen].to(p.dtype)
-    share = torch.where(is_seen[:, None], lambda_1 * p_unseen / weighted, lambda_2 * p_unseen)
-    own = torch.where(is_seen[:, None], torch.zeros_like(own), lambda_2 * own)
-    return (own - share).T @ _wide(x) / (len(x) * temperature)
+    of_seen_row, unseen = seen[y][:, None], ~seen
+    # Eq. (7)'s three sums, each over its rows: rows of W_u's own class, all unseen rows, all seen rows. The fraction in
+    # the third, λ1 p_u / (p̂^s + λ1 p̂^u), is the softmax of logits whose unseen entries are raised by log λ1.
+    own = lambda_2 * one_hot(y, len(seen)).to(logits.dtype)
+    of_unseen_rows = lambda_2 * logits.softmax(-1)
+    of_seen_rows = _shifted(logits, seen, lambda_1).softmax(-1)
+    share = own - torch.where(of_seen_row, of_seen_rows, of_unseen_rows)  # a seen row's own class is no unseen one
+    return share[:, unseen].T @ _wide(x) / (len(x) * temperature)
 
 
 def pull_and_push(x: Tensor, y: Tensor, weights: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -151,6 +148,15 @@ def pull_and_push(x: Tensor, y: Tensor, weights: Tensor, temperature: float) -> 
 def _wide(values: Tensor) -> Tensor:
     """At least float32: half precision cannot hold logits of small temperatures."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _like(logits: Tensor, number: float | Tensor) -> Tensor:
+    return torch.as_tensor(number, dtype=logits.dtype, device=logits.device)
+
+
+def _shifted(logits: Tensor, seen: Tensor, lambda_1: float | Tensor) -> Tensor:
+    """Logits with those of unseen classes raised by log λ1."""
+    return torch.where(seen, logits, logits + _like(logits, lambda_1).log()[..., None])
 
 
 def _true(logits: Tensor, y: Tensor) -> Tensor:

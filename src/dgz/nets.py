@@ -97,7 +97,7 @@ class Critic(nn.Module):
         :math:`\varphi'` is constant almost everywhere, so that gradients of this gradient flow through the two weights
         alone: an ordinary backward pass gives what differentiating twice would.
         """
-        bend = torch.where(hidden > 0, 1.0, SLOPE).to(hidden.dtype)
+        bend = torch.full_like(hidden, SLOPE).masked_fill(hidden > 0, 1.0)
         slope: Tensor = bend * self.last.blocks[0] @ self.first.blocks[0]
         return slope
 

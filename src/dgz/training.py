@@ -7,6 +7,7 @@ from the seed and the stage's name, so that a change in one stage never moves an
 
 import hashlib
 import json
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ def pick_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch's ways to say that there is none
+    except (RuntimeError, AssertionError, TypeError, ImportError) as error:  # torch's ways to say that there is none
         raise DGZError(f"device {str(device)!r} cannot be used here: {one_line(error)}.") from error
     return found
 
@@ -142,7 +143,7 @@ class Checkpoints:
                 )
             history: list[Row] = json.loads(words["history"])
             _load_state(trainee, tensors)
-        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:
             if isinstance(error, DGZError):
                 raise
             raise DataError(f"{path} is not a whole checkpoint of this training: {one_line(error)}.") from error
@@ -171,6 +172,11 @@ def _load_state(trainee: Trainee, tensors: Mapping[str, Tensor]) -> None:
             if key.startswith(f"adam/{name}/"):
                 _, _, index, what = key.split("/")
                 moments.setdefault(int(index), {})[what] = values
+        parameters = [values for group in optimizer.param_groups for values in group["params"]]
+        for index, parameter in enumerate(parameters):  # what does not fit, the next step would find out, or never
+            shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+            if {what: moment.shape for what, moment in moments.get(index, {}).items()} != shapes:
+                raise ValueError(f"the moments of parameter {index} of the {name} do not fit")
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
@@ -233,7 +239,11 @@ def _mean_losses(stage: str, trainee: Trainee, epoch: int, checkpoints: Checkpoi
         for name, loss in trainee.step().items():
             totals[name] = totals[name] + loss.detach() if name in totals else loss.detach()
     means = dict(zip(totals, (torch.stack(list(totals.values())) / trainee.n_steps).tolist(), strict=True))
-    broken = [name for name, mean in means.items() if mean - mean != 0]  # NaN and infinity alone are not 0 here
+    broken = [name for name, mean in means.items() if not math.isfinite(mean)]
+    # The last step may break a network whose loss was still sound.
+    sound = [values.isfinite().all() for net in trainee.networks.values() for values in net.state_dict().values()]
+    if not broken and not bool(torch.stack(sound).all()):
+        broken = ["state"]
     if broken:
         kept = checkpoints.path(stage) if checkpoints else None
         hint = f" The state before is kept in {kept}." if kept and kept.exists() else ""
