@@ -31,7 +31,7 @@ def main() -> None:
     for how in dict.fromkeys(row["how"] for row in found):
         rows = [row for row in found if row["how"] == how]
         cells = [[100 * row[key] for row in rows] for key in ("acc_unseen", "acc_seen", "h", "acc_ten")]
-        texts = [f"{np.mean(values):.1f} ± {np.std(values):.1f}" for values in cells]
+        texts = [f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" for values in cells]
         seconds = [row["seconds"] for row in rows if row["seconds"] is not None]
         print(f"| {how} | {' | '.join(texts)} | {f'{np.mean(seconds):.3g}' if seconds else ''} |")
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
+from sklearn.base import clone
 
 from conftest import ROOT
 from dgz.cli import main
 from dgz.data import GZSLData, load_bundle, make_synthetic, save_bundle
+from dgz.model import DGZ
 
 # One thread: tests run side by side already, and tiny nets gain nothing from more.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
@@ -94,8 +96,8 @@ def test_the_demo_replaces_its_own_folder_and_no_other(
     inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    small = {"n_epochs": 1, "d_hidden": 8, "generator__n_epochs": 1, "generator__hidden": (8,)}
-    monkeypatch.setattr("dgz.cli._DEMO_SETTINGS", small)
+    quick = DGZ.without_generator(n_epochs=1, d_hidden=8, generator__n_epochs=1)
+    monkeypatch.setattr(DGZ, "without_generator", lambda **settings: clone(quick).set_params(**settings))
     for _ in range(2):
         assert json.loads(inside("demo", "--json").stdout)["report"] == "runs/demo/index.html"
     Path("runs/demo").rename("runs/other")

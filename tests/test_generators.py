@@ -550,7 +550,7 @@ COMMON = {
     "l2": [-1e-9, None],
     "fgm": [-0.08, float("inf")],
     "learning_rate": [-1e-4, float("nan"), "fast"],
-    "hidden": [(), (0,), (16, -8), (4.5,), 16, "16", None],
+    "hidden": [(), (0,), (16, -8), (4.5,), 16, "16"],
 }
 OF_KIND = {
     CenterMapper: {"steps_per_epoch": [0, 2.5]},
@@ -619,3 +619,17 @@ def test_training_shows_progress_when_asked(kind, monkeypatch, capsys):
     assert lines[-1].startswith("generator: 2 of 2 epochs ")
     fit(tiny(kind, n_epochs=2), rows())
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("d_x", "expected"), [(2048, (4096, 2048)), (1280, (2560, 1280)), (128, (512, 256)), (2, (512, 256))]
+)
+def test_the_default_widths_are_the_papers_for_its_features_and_in_proportion_for_others(d_x, expected):
+    assert tuple(CenterMapper().widths(d_x)) == expected
+    trainee = (
+        WGANGP().build(3, d_x, random_stream(0, "x"))._trainee(torch.rand(4, d_x), torch.arange(4), torch.eye(4, 3), 0)
+    )
+    assert trainee.networks["critic"].first.bias.shape == (expected[0],)
+    assert [
+        len(layer.bias) for layer in (trainee.networks["generator"].first, *trainee.networks["generator"].rest)
+    ] == [*expected, d_x]

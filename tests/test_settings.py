@@ -71,10 +71,13 @@ def test_a_generator_is_chosen_before_its_settings_are_made() -> None:
         ("lr_step=soon", "lr_step must be a whole number or none, found 'soon'."),
         ("loss=other", "loss must be one of revised, plain, incremental, found 'other'."),
         ("generator=GAN", "generator must be one of WGANGP, CVAE, CenterMapper or none, found 'GAN'."),
-        ("generator.hidden=512", "generator.hidden must be a list, each entry a whole number, found '512'."),
+        (
+            "generator.hidden=512",
+            "generator.hidden must be a list with a whole number in each place or none, found '512'.",
+        ),
         (
             "generator.hidden=[1, 'a']",
-            "generator.hidden must be a list, each entry a whole number, found \"[1, 'a']\".",
+            "generator.hidden must be a list with a whole number in each place or none, found \"[1, 'a']\".",
         ),
     ],
 )

@@ -40,7 +40,7 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
     noise_unit: NoiseUnit
     l2: float
     fgm: float
-    hidden: Sequence[int]
+    hidden: Sequence[int] | None
     relu_out: bool
     learning_rate: float
 
@@ -78,8 +78,12 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
     def build(self, d_a: int, d_x: int, rng: torch.Generator) -> Self:
         """Make the untrained network for class vectors of width ``d_a`` and features of width ``d_x``."""
         inputs = [self.d_prior or d_a, d_a] if self.prior else [d_a]
-        self.net_ = initialise(MLP(inputs, [*self.hidden, d_x], relu_out=self.relu_out), rng)
+        self.net_ = initialise(MLP(inputs, [*self.widths(d_x), d_x], relu_out=self.relu_out), rng)
         return self
+
+    def widths(self, d_x: int) -> Sequence[int]:
+        """Widths of the hidden layers for features of width ``d_x``."""
+        return (max(2 * d_x, 512), max(d_x, 256)) if self.hidden is None else self.hidden
 
     def centers(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
         """The middle (C, d_x) of each class with the vectors ``attributes`` (C, d_a)."""
@@ -104,12 +108,14 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         require_at_least(0, attribute_noise=self.attribute_noise, l2=self.l2, fgm=self.fgm)
         require_at_least(0, **{name: params[name] for name in ("gp_weight", "kl_weight") if name in params})
         require_at_least(1e-12, learning_rate=self.learning_rate)
-        counts = ("n_epochs", "steps_per_epoch", "batch_size", "n_critic", "critic_hidden")
+        counts = ("n_epochs", "steps_per_epoch", "batch_size", "n_critic")
         require_count(**{name: params[name] for name in counts if name in params})
-        require_count(d_prior=1 if self.d_prior is None else self.d_prior)
-        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence) or not self.hidden:
-            raise DGZError(f"hidden must be a list of widths, found {self.hidden!r}.")
-        for width in self.hidden:
+        optional = ("d_prior", "critic_hidden")
+        require_count(**{name: params[name] for name in optional if params.get(name) is not None})
+        hidden = (1,) if self.hidden is None else self.hidden
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
+            raise DGZError(f"hidden must be a list of widths, found {hidden!r}.")
+        for width in hidden:
             require_count(hidden=width)
 
     def _draw_prior(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
@@ -163,7 +169,8 @@ class CenterMapper(ClassGenerator):
     fgm : float
         Length of the adversarial step on class vectors (fast gradient method); the paper has 0.08 where it is used.
     hidden : sequence of int
-        Widths of the hidden layers.
+        Widths of the hidden layers; by default (4096, 2048) for 2048 features, as in the paper, and in proportion for
+        others, but at least (512, 256).
     relu_out : bool
         Whether outputs below 0 become 0, as in the released code: right for features that are never negative.
     learning_rate : float
@@ -188,7 +195,7 @@ class CenterMapper(ClassGenerator):
         noise_unit: NoiseUnit = "absolute",
         l2: float = 0.0,
         fgm: float = 0.0,
-        hidden: Sequence[int] = (4096, 2048),
+        hidden: Sequence[int] | None = None,
         relu_out: bool = True,
         learning_rate: float = 1e-4,
     ) -> None:
@@ -261,7 +268,7 @@ class WGANGP(ClassGenerator):
     gp_weight : float
         Weight of the gradient penalty (λ0).
     critic_hidden : int
-        Width of the critic's hidden layer.
+        Width of the critic's hidden layer; by default that of the generator's first, as in the paper.
     batch_size : int
         Rows per step.
 
@@ -285,9 +292,9 @@ class WGANGP(ClassGenerator):
         d_prior: int | None = None,
         n_critic: int = 5,
         gp_weight: float = 10.0,
-        hidden: Sequence[int] = (4096, 2048),
+        hidden: Sequence[int] | None = None,
         relu_out: bool = True,
-        critic_hidden: int = 4096,
+        critic_hidden: int | None = None,
         learning_rate: float = 1e-4,
         batch_size: int = 512,
     ) -> None:
@@ -330,7 +337,8 @@ class _WGANTraining(_BatchTraining):
     def __init__(self, generator: WGANGP, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> None:
         super().__init__(generator, x, y, attributes, seed)
         self.generator: WGANGP = generator
-        critic = Critic(x.shape[1], attributes.shape[1], generator.critic_hidden)
+        d_hidden = generator.critic_hidden or generator.widths(x.shape[1])[0]
+        critic = Critic(x.shape[1], attributes.shape[1], d_hidden)
         self.critic = initialise(critic, random_stream(seed, "critic's start")).to(x.device)
         self.networks = {"generator": generator.net_, "critic": self.critic}
         self.optimizers = {name: adam(net, generator.learning_rate) for name, net in self.networks.items()}
@@ -421,7 +429,7 @@ class CVAE(ClassGenerator):
         fgm: float = 0.0,
         d_prior: int | None = None,
         kl_weight: float = 1.0,
-        hidden: Sequence[int] = (4096, 2048),
+        hidden: Sequence[int] | None = None,
         relu_out: bool = True,
         learning_rate: float = 1e-4,
         batch_size: int = 512,
@@ -447,7 +455,7 @@ class _VAETraining(_BatchTraining):
         super().__init__(generator, x, y, attributes, seed)
         self.generator: CVAE = generator
         d_a = attributes.shape[1]
-        encoder = MLP([x.shape[1], d_a], [*generator.hidden, 2 * (generator.d_prior or d_a)])
+        encoder = MLP([x.shape[1], d_a], [*generator.widths(x.shape[1]), 2 * (generator.d_prior or d_a)])
         self.encoder = initialise(encoder, random_stream(seed, "encoder's start")).to(x.device)
         self.networks = {"generator": generator.net_, "encoder": self.encoder}
         self.both = adam(nn.ModuleDict(self.networks), generator.learning_rate)

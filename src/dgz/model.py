@@ -101,8 +101,8 @@ class DGZ(GZSLClassifier):
     --------
     >>> from dgz import DGZ, gzsl_scores, load_numbers
     >>> data = load_numbers(0)
-    >>> model = DGZ.without_generator(generator__hidden=(512, 256))  # two digits need no more
-    >>> gzsl_scores(model.fit(data.x_train, data.y_train, data.attributes), data).h > 0.8
+    >>> model = DGZ.without_generator().fit(data.x_train, data.y_train, data.attributes)
+    >>> gzsl_scores(model, data).h > 0.8
     True
     """
 
@@ -391,7 +391,7 @@ class DGZ(GZSLClassifier):
         --------
         >>> from dgz import DGZ, load_numbers
         >>> data = load_numbers(0)
-        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1, generator__hidden=(64, 32))
+        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1)
         >>> model.fit(data.x_train, data.y_train, data.attributes).remove_classes(data.unseen[:1])
         DGZ(...)
         >>> model.add_classes(data.unseen[:1], data.attributes[data.unseen[:1]]).classes_.shape
@@ -502,7 +502,7 @@ class DGZ(GZSLClassifier):
         >>> import tempfile
         >>> from dgz import DGZ, load_numbers
         >>> data = load_numbers(0)
-        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1, generator__hidden=(64, 32))
+        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1)
         >>> folder = Path(tempfile.mkdtemp()) / "model"
         >>> model.fit(data.x_train, data.y_train, data.attributes).save(folder)
         >>> twin = DGZ.load(folder)

@@ -114,5 +114,5 @@ def _expected(hint: Any) -> str:
     if kind in (Union, UnionType):
         return " or ".join(map(_expected, inner))
     if kind is Sequence:
-        return f"a list, each entry {_expected(inner[0])}"
+        return f"a list with {_expected(inner[0])} in each place"
     return _EXPECTED.get(hint, str(hint))

@@ -66,10 +66,14 @@ def adam(net: nn.Module, learning_rate: float) -> Adam:
 
 def update(optimizer: Adam, loss: Tensor) -> None:
     """One step of ``optimizer`` down ``loss``; only its own parameters get gradients."""
-    parameters = [values for group in optimizer.param_groups for values in group["params"]]
+    parameters = _parameters(optimizer)
     for values, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         values.grad = gradient
     optimizer.step()
+
+
+def _parameters(optimizer: Adam) -> list[Tensor]:
+    return [values for group in optimizer.param_groups for values in group["params"]]
 
 
 class Trainee(ABC):
@@ -170,10 +174,9 @@ def _load_state(trainee: Trainee, tensors: Mapping[str, Tensor]) -> None:
         moments: dict[int, dict[str, Tensor]] = {}
         for key, values in tensors.items():
             if key.startswith(f"adam/{name}/"):
-                _, _, index, what = key.split("/")
-                moments.setdefault(int(index), {})[what] = values
-        parameters = [values for group in optimizer.param_groups for values in group["params"]]
-        for index, parameter in enumerate(parameters):  # what does not fit, the next step would find out, or never
+                _, _, number, what = key.split("/")
+                moments.setdefault(int(number), {})[what] = values
+        for index, parameter in enumerate(_parameters(optimizer)):  # the next step would fail over a misfit, or worse
             shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
             if {what: moment.shape for what, moment in moments.get(index, {}).items()} != shapes:
                 raise ValueError(f"the moments of parameter {index} of the {name} do not fit")
