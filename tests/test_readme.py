@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
+from dgz import DGZ
 
 README = (ROOT / "README.md").read_text()
 
@@ -35,12 +36,17 @@ def test_the_way_to_ones_own_data_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "classes.csv").write_text(table)
     (session,) = blocks("console")
     commands = [line.removeprefix("$ ") for line in session.splitlines() if line.startswith("$ ")]
-    assert [command.split()[:3] for command in commands] == [["dgz", "data", "import"], ["dgz", "data", "check"]]
+    (tmp_path / "new.csv").write_text("name,stripes,hooves,long_neck\ngiraffe,0,1,1\n")
+    verbs = ["data import", "data check", "train", "predict", "add-class"]
+    for command, verb in zip(commands, verbs, strict=True):
+        assert command.startswith(f"dgz {verb} ")
     for command in commands:
         answer = subprocess.run(
-            [sys.executable, "-m", *command.split()], capture_output=True, text=True, cwd=tmp_path, timeout=60
+            [sys.executable, "-m", *command.split()], capture_output=True, text=True, cwd=tmp_path, timeout=120
         )
         assert answer.returncode == 0, answer.stderr + answer.stdout
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 61
+    assert DGZ.load(tmp_path / "more-animals").classes_.tolist() == ["giraffe", "horse", "okapi", "zebra"]
 
 
 def test_the_two_commands_are_makes_targets() -> None:
