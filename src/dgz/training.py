@@ -260,4 +260,5 @@ def _mean_losses(stage: str, trainee: Trainee, epoch: int, checkpoints: Checkpoi
 def _note(row: Row) -> str:
     """A history's row as a progress note: losses, and H in percent where it is known."""
     numbers = [f"{name} {value:.3g}" for name, value in row.items() if name.endswith("loss")]
-    return "  ".join([*numbers, *([f"test H {100 * row['h']:.1f}"] if "h" in row else [])])
+    tested = row["classifier"][-1] if row.get("classifier") else row  # of a generator: the classifier trained on it
+    return "  ".join([*numbers, *([f"test H {100 * tested['h']:.1f}"] if "h" in tested else [])])
