@@ -973,7 +973,7 @@ def test_a_truncated_file_is_always_noticed(saved: Path, tmp_path: Path, name: s
 
 
 def test_a_newer_model_says_its_version(saved: Path, tmp_path: Path) -> None:
-    with refused("is a model of version 2, but this dgz reads 1"):
+    with refused("is of a model of version 2, but this dgz reads 1"):
         DGZ.load(with_header(saved, tmp_path, version=2))
 
 
@@ -981,7 +981,7 @@ def test_a_newer_model_says_its_version(saved: Path, tmp_path: Path) -> None:
 def test_foreign_json_is_no_model(saved: Path, tmp_path: Path, content: str) -> None:
     copied(saved, tmp_path)
     (tmp_path / "model.json").write_text(content)
-    with refused("model.json is not the header of a model"):
+    with refused("model.json is not of a model"):
         DGZ.load(tmp_path)
 
 

@@ -54,8 +54,8 @@ def test_the_recorded_scores_are_the_models(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format": "other"}, "is not a record of a run"),
-        ({"version": 9}, "is a record of version 9, but this dgz reads 1"),
+        ({"format": "other"}, "is not of a record"),
+        ({"version": 9}, "is of a record of version 9, but this dgz reads 1"),
         ({"surprise": 1}, "broken: surprise should or should not be there"),
     ],
 )

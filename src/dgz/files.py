@@ -100,6 +100,30 @@ def write_json(path: str | Path, content: Any) -> None:
         file.write(text.encode() + b"\n")
 
 
+def read_document(path: str | Path, kind: str, version: int) -> dict[str, Any]:
+    """Read a JSON file of ours, which says what it is: ``{"format": "dgz-<kind>", "version": 1, …}``.
+
+    Parameters
+    ----------
+    path : str or Path
+    kind : str
+        What it must be: ``"model"``, ``"record"``, ``"bundle"``.
+    version : int
+        The version of that kind that can be read.
+
+    Returns
+    -------
+    dict
+        Its content, without the two entries that say what it is.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or content.pop("format", None) != f"dgz-{kind}":
+        raise DataError(f"{path} is not of a {kind}: it does not say 'dgz-{kind}' as its format.")
+    if (found := content.pop("version", None)) != version:
+        raise DataError(f"{path} is of a {kind} of version {found}, but this dgz reads {version}.")
+    return content
+
+
 def read_json(path: str | Path) -> Any:
     """Read a JSON file; a broken one raises :class:`~dgz.errors.DataError` with its place."""
     try:

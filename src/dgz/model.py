@@ -29,7 +29,7 @@ from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
 from dgz.data.scaling import AttributeScaling, FeatureScaling
 from dgz.errors import DataError, DGZError, one_line, require_at_least, require_choice
 from dgz.estimator import GZSLClassifier, Labels
-from dgz.files import read_json, write_folder, write_json
+from dgz.files import read_document, write_folder, write_json
 from dgz.generators import GENERATORS, WGANGP, CenterMapper, ClassGenerator
 from dgz.instances import Distribution, check_instances, synthesise, within_class_residuals
 from dgz.losses import Gate, Loss
@@ -37,7 +37,7 @@ from dgz.metrics import class_ids, decide, harmonic_mean, macro_accuracy
 from dgz.nets import FreeWeights
 from dgz.training import Checkpoints, Row, pick_device, random_stream
 
-_FORMAT, _VERSION = "dgz-model", 1
+_VERSION = 1
 _HEADER, _TENSORS = "model.json", "model.safetensors"
 Source = Literal["paper", "released"]
 
@@ -518,7 +518,7 @@ class DGZ(GZSLClassifier):
         for part, net in (("generator", self.generator_.net_), ("classifier", self.classifier_.net_)):
             tensors |= {f"{part}/{key}": value.contiguous() for key, value in net.state_dict().items()}
         header = {
-            "format": _FORMAT,
+            "format": "dgz-model",
             "version": _VERSION,
             "params": self._settings_in_use(),
             "seed": self.seed_,
@@ -556,11 +556,7 @@ class DGZ(GZSLClassifier):
         folder = Path(folder)
         if not (folder / _HEADER).is_file():
             raise DGZError(f"{folder} is not a model: it has no {_HEADER}.")
-        header = read_json(folder / _HEADER)
-        if not isinstance(header, dict) or header.get("format") != _FORMAT:
-            raise DataError(f"{folder / _HEADER} is not the header of a model.")
-        if header.get("version") != _VERSION:
-            raise DataError(f"{folder} is a model of version {header.get('version')}, but this dgz reads {_VERSION}.")
+        header = read_document(folder / _HEADER, "model", _VERSION)
         try:
             tensors = load_file(folder / _TENSORS)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:

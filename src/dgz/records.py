@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dgz.errors import DataError
-from dgz.files import read_json, write_json
+from dgz.files import read_document, write_json
 
-_FORMAT, _VERSION = "dgz-record", 1
+_VERSION = 1
 _FILE = "record.json"
 
 
@@ -143,18 +143,14 @@ def is_finished(folder: str | Path) -> bool:
 def write_record(record: Record, folder: str | Path) -> Path:
     """Write ``record.json`` into ``folder``, whole or not at all; its presence says that the run finished."""
     path = Path(folder) / _FILE
-    write_json(path, {"format": _FORMAT, "version": _VERSION, **asdict(record)})
+    write_json(path, {"format": "dgz-record", "version": _VERSION, **asdict(record)})
     return path
 
 
 def read_record(folder: str | Path) -> Record:
     """Read the record of a run's folder."""
     path = Path(folder) / _FILE
-    content = read_json(path)
-    if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
-        raise DataError(f"{path} is not a record of a run.")
-    if (version := content.pop("version", None)) != _VERSION:
-        raise DataError(f"{path} is a record of version {version}, but this dgz reads {_VERSION}.")
+    content = read_document(path, "record", _VERSION)
     content.setdefault("oracle", None)  # records older than the curves have none
     expected = {entry.name for entry in fields(Record)}
     if odd := expected.symmetric_difference(content):

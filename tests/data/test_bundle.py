@@ -74,8 +74,8 @@ def test_a_changed_value_is_noticed(tmp_path: Path, tiny: GZSLData) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format": "zip"}, "is not the header of a bundle"),
-        ({"version": 2}, "is a bundle of version 2, but this dgz reads 1"),
+        ({"format": "zip"}, "is not of a bundle"),
+        ({"version": 2}, "is of a bundle of version 2, but this dgz reads 1"),
         ({"class_names": 3}, "header is broken"),
         ({"hashes": None}, "header is broken"),
         ({"class_names": ["a"]}, "1 class_names but 6 rows"),

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file, save_file
 
 from dgz.data.dataset import SPLITS, GZSLData, listing
 from dgz.errors import DataError, DGZError
-from dgz.files import read_json, write_folder, write_json
+from dgz.files import read_document, write_folder, write_json
 
-_FORMAT, _VERSION = "dgz-bundle", 1
+_VERSION = 1
 _HEADER, _ARRAYS = "bundle.json", "arrays.safetensors"
 _ARRAY_FIELDS = (
     "attributes",
@@ -46,7 +46,7 @@ def save_bundle(data: GZSLData, path: str | Path, *, overwrite: bool = False) ->
         except SafetensorError as error:  # a full disk, as its Rust side reports it
             raise DGZError(f"{path} could not be written: {error}.") from error
         header = {
-            "format": _FORMAT,
+            "format": "dgz-bundle",
             "version": _VERSION,
             "name": data.name,
             "features": data.features,
@@ -63,11 +63,7 @@ def load_bundle(path: str | Path) -> GZSLData:
     path = Path(path)
     if not is_bundle(path):
         raise DGZError(f"{path} is not a bundle: it has no {_HEADER}.")
-    header = read_json(path / _HEADER)
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise DataError(f"{path / _HEADER} is not the header of a bundle.")
-    if header.get("version") != _VERSION:
-        raise DataError(f"{path} is a bundle of version {header.get('version')}, but this dgz reads {_VERSION}.")
+    header = read_document(path / _HEADER, "bundle", _VERSION)
     try:
         arrays = load_file(path / _ARRAYS)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
