@@ -158,9 +158,24 @@ def test_resuming_what_never_began_starts_it(data: GZSLData, tmp_path: Path) -> 
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_is_in_nobodys_way(data: GZSLData, tmp_path: Path) -> None:
-    with pytest.raises(DGZError, match="n_epochs must be a whole number from 1 up"):
-        run(tiny_model(generator__n_epochs=0), data, tmp_path)
+    rows = data.x_train.copy()
+    rows[0] = 1e38  # finite, and its squares are not
+    with np.errstate(all="ignore"), pytest.raises(DGZError, match="no finite number"):
+        run(tiny_model(feature_scaling="none"), replace(data, x_train=rows), tmp_path)
+    assert names_in(tmp_path) == {"config.json"}
     run(tiny_model(), data, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "mistake", [{"generator__n_epochs": 0}, {"feature_scaling": "odd"}, {"n_per_class": 0}, {"device": "nowhere"}]
+)
+def test_a_mistake_in_the_settings_costs_no_finished_run(
+    data: GZSLData, tmp_path: Path, mistake: dict[str, Any]
+) -> None:
+    record = run(tiny_model(), data, tmp_path)
+    with pytest.raises(DGZError):
+        run(tiny_model(**mistake), data, tmp_path, overwrite=True)
+    assert read_record(tmp_path).scores == record.scores
 
 
 def test_what_belongs_to_no_run_is_never_replaced(data: GZSLData, tmp_path: Path) -> None:

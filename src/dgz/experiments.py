@@ -74,6 +74,8 @@ def run(
     """
     place = None if folder is None else Path(folder)
     resumed = False
+    if isinstance(model, DGZ):
+        model.check()  # before the run that it would replace is gone
     if place is not None:
         _claim(place, _config(model, data, evaluate_every), resume=resume, overwrite=overwrite)
         if is_finished(place):

@@ -229,12 +229,10 @@ class DGZ(GZSLClassifier):
         checkpoint_seconds : float
             Least time between two states kept.
         """
-        generator, device = self._new_generator(), pick_device(self.device)
+        self.check()
         require_at_least(0, evaluate_every=evaluate_every)
-        generator.check()
-        check_instances(generator, self.n_per_class, self.distribution, self.small_std, self.large_std)
-        self._new_classifier().check()
         X, positions = self._take(X, y, attributes)
+        generator, device = self._new_generator(), pick_device(self.device)
         seed = self.seed_ = self._draw_seed()
         self.device_ = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         self.scaler_ = FeatureScaler(self.feature_scaling).fit(X)
@@ -272,6 +270,16 @@ class DGZ(GZSLClassifier):
         self._set_weights()
         self._rows = (X, self.classes_[positions])  # what a refinement trains on again; never saved
         return self
+
+    def check(self) -> None:
+        """Raise a sentence about the first setting that cannot be used; ``fit`` does so before any work."""
+        generator = self._new_generator()
+        generator.check()
+        check_instances(generator, self.n_per_class, self.distribution, self.small_std, self.large_std)
+        self._new_classifier().check()
+        require_choice(self.feature_scaling, FeatureScaling, "feature_scaling")
+        require_choice(self.attribute_scaling, AttributeScaling, "attribute_scaling")
+        pick_device(self.device)
 
     def _new_generator(self) -> ClassGenerator:
         return WGANGP() if self.generator is None else clone(self.generator)
