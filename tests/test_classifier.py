@@ -20,15 +20,6 @@ WEIGHTS = ["mapped", "free", "class_normalised"]
 LOSSES = ["revised", "plain", "incremental"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Nets this small only lose time to a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- Inputs.
 def rows(per_class=12, spread=0.1):
     """Separable rows of three seen and two unseen classes; each entry of a class's vector lights up two features."""

@@ -22,15 +22,6 @@ SMALL = settings(max_examples=25, deadline=None)
 KINDS = list(GENERATORS.values())
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Nets this small only lose time to a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- Inputs.
 def rows(seed=0, counts=(10, 14, 20, 16), spread=0.2):
     """Rows of four classes, not in order and not equally many, of a problem with two further classes."""

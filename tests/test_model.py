@@ -50,15 +50,6 @@ DISTRIBUTIONS = ("generated", "small", "large", "statistical")
 WEIGHTS = ("mapped", "free", "class_normalised")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Networks this small are slower on two threads than on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def quick(generator: str = "CenterMapper", *, of_generator: dict[str, Any] | None = None, **overrides: Any) -> DGZ:
     small = {"distribution": "statistical", "n_per_class": 5, "d_hidden": 8, "n_epochs": 3, "learning_rate": 0.01}
     made = GENERATORS[generator](**(of_generator or {}))
