@@ -103,15 +103,10 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def check(self) -> None:
         """Raise a sentence about the first setting that cannot be used."""
-        params = self.get_params()
         require_choice(self.noise_unit, NoiseUnit, "noise_unit")
         require_at_least(0, attribute_noise=self.attribute_noise, l2=self.l2, fgm=self.fgm)
-        require_at_least(0, **{name: params[name] for name in ("gp_weight", "kl_weight") if name in params})
         require_at_least(1e-12, learning_rate=self.learning_rate)
-        counts = ("n_epochs", "steps_per_epoch", "batch_size", "n_critic")
-        require_count(**{name: params[name] for name in counts if name in params})
-        optional = ("d_prior", "critic_hidden")
-        require_count(**{name: params[name] for name in optional if params.get(name) is not None})
+        require_count(n_epochs=self.n_epochs, d_prior=1 if self.d_prior is None else self.d_prior)
         hidden = (1,) if self.hidden is None else self.hidden
         if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
             raise DGZError(f"hidden must be a list of widths, found {hidden!r}.")
@@ -168,7 +163,7 @@ class CenterMapper(ClassGenerator):
         Weight of the sum of the weight matrices' Frobenius norms; the paper has 0.001 where it is used.
     fgm : float
         Length of the adversarial step on class vectors (fast gradient method); the paper has 0.08 where it is used.
-    hidden : sequence of int
+    hidden : sequence of int, optional
         Widths of the hidden layers; by default (4096, 2048) for 2048 features, as in the paper, and in proportion for
         others, but at least (512, 256).
     relu_out : bool
@@ -208,6 +203,11 @@ class CenterMapper(ClassGenerator):
         self.hidden = hidden
         self.relu_out = relu_out
         self.learning_rate = learning_rate
+
+    def check(self) -> None:
+        """Raise a sentence about the first setting that cannot be used."""
+        super().check()
+        require_count(steps_per_epoch=self.steps_per_epoch)
 
     @torch.no_grad()
     def centers(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
@@ -267,7 +267,7 @@ class WGANGP(ClassGenerator):
         Critic steps before each generator step.
     gp_weight : float
         Weight of the gradient penalty (λ0).
-    critic_hidden : int
+    critic_hidden : int, optional
         Width of the critic's hidden layer; by default that of the generator's first, as in the paper.
     batch_size : int
         Rows per step.
@@ -312,6 +312,13 @@ class WGANGP(ClassGenerator):
         self.critic_hidden = critic_hidden
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+
+    def check(self) -> None:
+        """Raise a sentence about the first setting that cannot be used."""
+        super().check()
+        require_at_least(0, gp_weight=self.gp_weight)
+        require_count(n_critic=self.n_critic, batch_size=self.batch_size)
+        require_count(critic_hidden=1 if self.critic_hidden is None else self.critic_hidden)
 
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
         return _WGANTraining(self, x, y, attributes, seed)
@@ -445,6 +452,12 @@ class CVAE(ClassGenerator):
         self.relu_out = relu_out
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+
+    def check(self) -> None:
+        """Raise a sentence about the first setting that cannot be used."""
+        super().check()
+        require_at_least(0, kl_weight=self.kl_weight)
+        require_count(batch_size=self.batch_size)
 
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
         return _VAETraining(self, x, y, attributes, seed)

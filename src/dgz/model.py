@@ -393,7 +393,7 @@ class DGZ(GZSLClassifier):
             Also synthesise rows of all unseen classes and train the classifier anew, as if the classes had been there
             from the start.
         X, y : arrays, optional
-            The training rows, which refining needs; those given to ``fit`` are remembered until the model is saved.
+            The training rows, which refining needs. Those given to ``fit`` are remembered, but not saved.
 
         Examples
         --------
@@ -461,10 +461,11 @@ class DGZ(GZSLClassifier):
         labels = np.atleast_1d(np.asarray(names))
         if labels.ndim > 1:
             raise DGZError(f"New labels must be one list, found an array of shape {labels.shape}.")
-        labels = labels.astype({"O": np.str_, "u": np.int64}.get(labels.dtype.kind, labels.dtype))
-        if labels.dtype.kind != self.classes_.dtype.kind and not {labels.dtype.kind, self.classes_.dtype.kind} <= set(
-            "iu"
-        ):
+        if labels.dtype == object:
+            labels = labels.astype(str)
+        if {labels.dtype.kind, self.classes_.dtype.kind} <= {"i", "u"}:
+            labels = labels.astype(self.classes_.dtype)  # numpy would make fractions of signed and unsigned together
+        elif labels.dtype.kind != self.classes_.dtype.kind:
             raise DGZError(f"New labels must be like the model's ({self.classes_.dtype}), found {labels.dtype}.")
         twice = labels[np.isin(labels, self.classes_)]
         if len(twice) or len(np.unique(labels)) < len(labels):
@@ -474,8 +475,8 @@ class DGZ(GZSLClassifier):
     def refine(self, X: Any = None, y: Any = None) -> Self:
         """Synthesise rows of the unseen classes and train the classifier anew, with the present settings.
 
-        The generator stays as it is. ``X`` and ``y`` are the training rows; those given to ``fit`` are remembered until
-        the model is saved.
+        The generator stays as it is. ``X`` and ``y`` are the training rows; those given to ``fit`` are remembered, but
+        not saved.
         """
         check_is_fitted(self)
         if (X is None) != (y is None):

@@ -120,11 +120,7 @@ class FreeWeights(nn.Module):
 
 
 class ClassStandardisation(nn.Module):
-    """Standardise each column over the classes; in use, by the running statistics of training.
-
-    Authors' code: of class normalisation (Skorokhodov and Elhoseiny, 2021) divides by the variance, where their paper
-    has the standard deviation; its results come from the code.
-    """
+    """Standardise each column over the classes; in use, by the running statistics of training."""
 
     mean: Tensor
     var: Tensor
@@ -144,6 +140,8 @@ class ClassStandardisation(nn.Module):
                 self.var.lerp_(var, self.momentum)
         else:
             mean, var = self.mean, self.var
+        # Authors' code: class normalisation's divides by the variance, where its paper has the standard deviation; the
+        # published results come from the code.
         return (values - mean) / (var + 1e-5)
 
 
@@ -173,12 +171,12 @@ def initialise(net: Net, rng: torch.Generator) -> Net:
             else:
                 values.normal_(0.0, 0.02, generator=rng)
         if isinstance(net, ClassNormalisedMapper):
-            # The variance that keeps the logits' scale through a standardised layer: their method's other half.
-            # The others start as PyTorch's layers do by themselves, which is what their code leaves them at.
+            # Its code leaves the first two layers as PyTorch starts them.
             for layer in (net.first, net.second):
                 bound = layer.blocks[0].shape[1] ** -0.5
                 for values in layer.parameters():
                     values.uniform_(-bound, bound, generator=rng)
+            # The variance that keeps the logits' scale after a standardised layer: the method's other half.
             bound = math.sqrt(3 / net.third.blocks[0].numel())
             net.third.blocks[0].uniform_(-bound, bound, generator=rng)
     return net
