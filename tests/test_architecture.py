@@ -20,6 +20,7 @@ ROOMS = [
     "nets",
     "losses",
     "metrics",
+    "kernels",
     "training",
     "generators",
     "instances",
@@ -31,6 +32,7 @@ ROOMS = [
     "records",
     "experiments",
     "report",
+    "bench",
     "cli",
 ]
 FILES = sorted(
@@ -70,6 +72,7 @@ def test_data_only_moves_to_the_right(path: Path) -> None:
         ("dgz.data", ("torch", "matplotlib")),
         ("dgz.records", ("torch", "sklearn")),
         ("dgz.report", ("torch", "sklearn")),
+        ("dgz.classifier, dgz.generators, dgz.model", ("triton", "dgz.kernels")),
     ],
 )
 def test_light_rooms_import_nothing_heavy(module: str, heavy: tuple[str, ...]) -> None:

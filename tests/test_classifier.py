@@ -1,4 +1,6 @@
-"""The classifier: that it learns with every kind of weights and every loss, and which rows, rates and losses it uses."""
+"""The classifier: that it learns with every kind of weights and every loss, which rows, rates and losses it uses, and
+that many trained at once become what each would have become alone.
+"""
 
 from collections import Counter
 from itertools import chain
@@ -12,9 +14,10 @@ from torch.nn.functional import normalize
 
 from dgz import classifier as module
 from dgz import losses
-from dgz.classifier import CosineClassifier
+from dgz.classifier import ClassifierTraining, CosineClassifier
 from dgz.errors import DGZError
-from dgz.training import Checkpoints, random_stream
+from dgz.metrics import TestRows
+from dgz.training import SOUND, Checkpoints, random_stream
 
 WEIGHTS = ["mapped", "free", "class_normalised"]
 LOSSES = ["revised", "plain", "incremental"]
@@ -44,10 +47,18 @@ def bits(classifier):
     return {name: values.tolist() for name, values in classifier.net_.state_dict().items()}
 
 
-def spy(monkeypatch, name="cross_entropy"):
-    """The arguments of every call of a loss, step by step."""
-    calls, original = [], getattr(losses, name)
-    monkeypatch.setattr(module, name, lambda *args: calls.append(args) or original(*args))
+def spy(monkeypatch):
+    """What one classifier gives its loss, step by step: logits, labels, which classes are seen, and settings."""
+    calls, original = [], module.loss_and_slope
+
+    def watched(logits, y, seen, **settings):
+        assert len(logits) == len(y) == 1
+        gate = losses.GATES[settings["gate"].item()]
+        weights = {name: settings[name].item() for name in ("lambda_1", "lambda_2")}
+        calls.append((logits[0], y[0], seen, {"loss": settings["loss"], "gate": gate, **weights}))
+        return original(logits, y, seen, **settings)
+
+    monkeypatch.setattr(module, "loss_and_slope", watched)
     return calls
 
 
@@ -65,12 +76,36 @@ def rows_of_epochs(calls, n_steps):
     return [list(chain(*visits[start : start + n_steps])) for start in range(0, len(visits), n_steps)]
 
 
+def many(**options):
+    """Four classifiers that differ in all that may differ, the rows each learns from, and their seeds."""
+    of_each = [
+        {"lambda_1": 0.0, "lambda_2": 0.5, "temperature": 0.04, "gate": "argmax_all"},
+        {"lambda_1": 4.0, "lambda_2": 2.0, "temperature": 0.1, "gate": "always"},
+        {"lambda_1": 0.3, "lambda_2": 1.0, "temperature": 0.2, "gate": "above_true"},
+        {"lambda_1": 1.0, "lambda_2": 0.0, "temperature": 0.04, "gate": "always"},
+    ]
+    rng = torch.Generator().manual_seed(1)
+    n_rows = [45, 60, 20, 52]  # with four in a batch: 12, 15, 10 and 13 steps in an epoch
+    options = {"n_epochs": 3, "batch_size": 4, "lr_step": 2, "learning_rate": 1e-3} | options
+    return SimpleNamespace(
+        classifiers=[tiny(**one, **options) for one in of_each],
+        rows=[torch.randperm(60, generator=rng)[:n] for n in n_rows],
+        seeds=[7, 3, 3, 11],
+    )
+
+
+def train_many(task, data, **options):
+    return ClassifierTraining(
+        task.classifiers, data.x, data.y, data.attributes, data.seen, rows=task.rows, seeds=task.seeds, **options
+    )
+
+
 # --- Learning.
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_kind_of_weights_learns_with_every_loss(weights, loss):
     data = rows()
-    classifier = fit(tiny(weights=weights, loss=loss, n_epochs=40, lambda_1=0.5), data)
+    classifier = fit(tiny(weights=weights, loss=loss, n_epochs=40, lambda_1=0.5, d_hidden=64), data)
     first, last = classifier.history_[0]["loss"], classifier.history_[-1]["loss"]
     assert [row["epoch"] for row in classifier.history_] == list(range(1, 41))
     assert last < 0.5 * first
@@ -91,14 +126,14 @@ def test_scores_are_cosines_over_the_temperature(monkeypatch):
     data, calls = rows(), spy(monkeypatch)
     classifier = fit(tiny(loss="plain", n_epochs=1, temperature=0.02, batch_size=60), data)
     start = clone(classifier).build(5, 4, 8, random_stream(0, "classifier's start"))
-    logits, y = calls[0]
+    logits, y, _, _ = calls[0]
     weights = start.net_(data.attributes).detach().numpy()
     at = [int(torch.nonzero((data.y == c).cumsum(0) == 1)[0]) for c in range(5)]  # one row of each class
     by_row = [
         [row @ w / (np.linalg.norm(row) * np.linalg.norm(w)) / 0.02 for w in weights] for row in data.x[at].numpy()
     ]
     for expected, c in zip(by_row, range(5), strict=True):
-        distances = (logits[y == c].detach() - torch.tensor(np.array(expected))).abs().amax(1)
+        distances = (logits[y == c] - torch.tensor(np.array(expected))).abs().amax(1)
         assert distances.min() < 1e-3
     assert logits.abs().max() <= 50.001
     assert sorted(y.tolist()) == sorted(data.y.tolist())
@@ -124,17 +159,17 @@ def test_the_length_of_a_row_does_not_matter(scale):
     ],
 )
 def test_settings_reach_the_loss(monkeypatch, loss, function, settings):
-    data, calls = rows(), spy(monkeypatch, function)
+    data, calls, values = rows(), spy(monkeypatch), []
     classifier = fit(tiny(loss=loss, n_epochs=1, **settings), data)
     assert len(calls) == 10
-    for args in calls:
-        assert args[0].shape == (16, 5)
-        assert args[0].dtype == torch.float32
-        if loss != "plain":
-            assert args[2] is data.seen
-            assert list(args[3:]) == list(settings.values())
-    expected = np.mean([getattr(losses, function)(*args).item() for args in calls])
-    assert classifier.history_[0]["loss"] == pytest.approx(expected, rel=1e-5)
+    for logits, y, seen, given in calls:
+        assert logits.shape == (16, 5)
+        assert logits.dtype == torch.float32
+        assert seen is data.seen
+        assert given == pytest.approx({"lambda_1": 1.0, "lambda_2": 1.0, "gate": "argmax_all", "loss": loss} | settings)
+        args = () if loss == "plain" else (seen, *settings.values())
+        values.append(getattr(losses, function)(logits, y, *args).item())
+    assert classifier.history_[0]["loss"] == pytest.approx(np.mean(values), rel=1e-5)
 
 
 @pytest.mark.parametrize("gate", ["argmax_all", "above_true", "always"])
@@ -147,6 +182,286 @@ def test_lambda_1_keeps_seen_rows_off_the_unseen_classes(gate):
         cosines = normalize(data.x[data.seen[data.y]]) @ classifier.class_weights(data.attributes).T
         scores.append(cosines[:, ~data.seen].amax(1).mean().item())
     assert scores[1] < scores[0] - 0.01
+
+
+# --- Steps in closed form, against autograd.
+def plain_loss(classifier, logits, y, seen):
+    if classifier.loss == "plain":
+        return losses.cross_entropy(logits, y)
+    if classifier.loss == "incremental":
+        return losses.incremental_cross_entropy(logits, y, seen, classifier.lambda_1, classifier.lambda_2)
+    return losses.revised_cross_entropy(logits, y, seen, classifier.lambda_1, classifier.gate)
+
+
+def plain_steps(classifier, data, batches, seed=0):
+    """Train as it is usually written, in float64: normalise, multiply, differentiate.
+
+    Gives the losses, the parameters, and which of their entries have gradients: in float32, Adam makes steps of rounding
+    where there is none, such as for a bias that class normalisation takes away again.
+    """
+    net = (
+        clone(classifier).build(*data.attributes.shape, data.x.shape[1], random_stream(seed, "classifier's start")).net_
+    )
+    net.double().train()
+    optimizer = torch.optim.Adam(net.parameters(), lr=classifier.learning_rate, betas=(0.5, 0.999))
+    x, attributes, values = normalize(data.x.double()), data.attributes.double(), []
+    for batch in batches:
+        logits = x[batch] @ normalize(net(attributes)).T / classifier.temperature
+        loss = plain_loss(classifier, logits, data.y[batch], data.seen)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    has_gradient = [optimizer.state[part]["exp_avg_sq"] > 1e-12 for part in net.parameters()]
+    return values, [part.detach().float() for part in net.parameters()], has_gradient
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_slope_in_the_weights_is_autograds(loss):
+    data, task = rows(spread=0.5), many(loss=loss)
+    training = train_many(task, data)
+    training.x = training.x.double()
+    rng = torch.Generator().manual_seed(0)
+    weights = torch.randn(4, 5, 8, generator=rng, dtype=torch.double)
+    weights[1, 2] = 0.0  # has no direction
+    batch = torch.randint(60, (4, 20), generator=rng)
+    values, slopes = training._slope(weights, batch)
+    for k, classifier in enumerate(training.classifiers):
+        of_member = weights[k].clone().requires_grad_()
+        logits = training.x[batch[k]] @ normalize(of_member).T / classifier.temperature
+        expected = plain_loss(classifier, logits, data.y[batch[k]], data.seen)
+        assert values[k].item() == pytest.approx(expected.item(), rel=1e-6)
+        torch.testing.assert_close(slopes[k], torch.autograd.grad(expected, of_member)[0], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "plain"},
+        {"loss": "incremental", "lambda_1": 0.3, "lambda_2": 2.0},
+        *({"loss": "revised", "lambda_1": 3.0, "gate": gate, "temperature": 0.1} for gate in losses.GATES),
+    ],
+    ids=lambda options: f"{options['loss']} {options.get('gate', '')}",
+)
+def test_a_classifiers_steps_are_those_of_autograd(weights, options):
+    data = rows(spread=0.5)
+    classifier = tiny(weights=weights, learning_rate=1e-3, **options)
+    training = ClassifierTraining([classifier], data.x, data.y, data.attributes, data.seen, seeds=[0])
+    training.shuffle()
+    values = [training.step()["loss"].item() for _ in range(8)]
+    expected, parameters, has_gradient = plain_steps(classifier, data, training.order[0, :8])
+    assert values == pytest.approx(expected, rel=1e-4)
+    for ours, theirs, where in zip(training.members[0].parameters(), parameters, has_gradient, strict=True):
+        torch.testing.assert_close(ours[where], theirs[where], rtol=1e-3, atol=1e-5)
+    assert torch.cat([where.flatten() for where in has_gradient]).double().mean() > 0.75
+
+
+# --- Many at once.
+def train_alone(task, data):
+    """The same classifiers, one after the other."""
+    return [
+        clone(classifier).fit(data.x[index], data.y[index], data.attributes, data.seen, seed=seed)
+        for classifier, index, seed in zip(task.classifiers, task.rows, task.seeds, strict=True)
+    ]
+
+
+# Class normalisation takes away what is added to all classes alike: such values have no slope but rounding's.
+ADRIFT = ("first.bias", "second.bias", "before.mean")
+
+
+def assert_close_classifiers(ours, theirs):
+    for name, values in ours.net_.state_dict().items():
+        if ours.weights == "class_normalised" and name in ADRIFT:
+            continue
+        other = theirs.net_.state_dict()[name]
+        torch.testing.assert_close(values, other, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    assert len(ours.history_) == len(theirs.history_)
+    for one, other in zip(ours.history_, theirs.history_, strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+@pytest.mark.parametrize("resample", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_many_trained_at_once_become_what_each_becomes_alone(weights, loss, resample):
+    data = rows(spread=0.5)
+    task = many(weights=weights, loss=loss, resample=resample)
+    together = train_many(task, data).run()
+    assert [id(one) for one in together] == [id(one) for one in task.classifiers]  # in the order they were given in
+    for ours, theirs in zip(together, train_alone(task, data), strict=True):
+        assert_close_classifiers(ours, theirs)
+        assert not ours.net_.training
+    finals = [one.history_[-1]["loss"] for one in together]
+    assert len(set(finals)) == 4
+
+
+def test_members_that_differ_in_nothing_but_one_setting_differ():
+    data, names = rows(spread=0.5), ("lambda_1", "lambda_2", "temperature", "gate")
+    changes = [{}, {"lambda_1": 3.0}, {"lambda_2": 3.0}, {"temperature": 0.1}, {"gate": "always"}]
+    for loss, matters in (("revised", {"lambda_1", "temperature", "gate"}), ("incremental", {*names} - {"gate"})):
+        classifiers = [tiny(loss=loss, **change) for change in changes]
+        training = ClassifierTraining(classifiers, data.x, data.y, data.attributes, data.seen, seeds=[0] * 5)
+        base, *changed = training.run()
+        assert {name for name, one in zip(names, changed, strict=True) if bits(one) != bits(base)} == matters
+
+
+def test_class_weights_of_all_members_are_those_of_each():
+    data, task = rows(), many(weights="class_normalised")
+    training = train_many(task, data)
+    training.run()
+    found = training.class_weights()
+    assert found.shape == (4, 5, 8)
+    np.testing.assert_allclose(found.norm(dim=-1), 1.0, rtol=1e-5)
+    for weights, classifier in zip(found, training.classifiers, strict=True):
+        torch.testing.assert_close(weights, classifier.class_weights(data.attributes))
+    assert training.net.training
+
+
+def test_fitted_members_share_nothing():
+    data, task = rows(), many()
+    first, *others = train_many(task, data).run()
+    before = [bits(one) for one in others]
+    with torch.no_grad():
+        for values in first.net_.parameters():
+            values.zero_()
+    assert [bits(one) for one in others] == before
+
+
+def test_each_member_has_its_own_numbers_from_after_epoch_and_test_rows():
+    data, task = rows(spread=0.5), many()
+    is_seen = data.seen[data.y]
+    test_rows = TestRows(
+        normalize(data.x[is_seen]), data.y[is_seen], normalize(data.x[~is_seen]), data.y[~is_seen], data.seen
+    )
+    training = train_many(task, data, test_rows=test_rows)
+    tags = torch.tensor([float(classifier.temperature) for classifier in training.classifiers])
+    together = training.run(after_epoch=lambda epoch: {"tag": epoch * tags, "common": epoch})
+    for classifier in together:
+        assert [row["common"] for row in classifier.history_] == [1, 2, 3]
+        assert [row["tag"] for row in classifier.history_] == pytest.approx(
+            [epoch * classifier.temperature for epoch in (1, 2, 3)]
+        )
+        expected = test_rows.scores(classifier.class_weights(data.attributes)[None])
+        for name, value in expected.items():
+            assert classifier.history_[-1][name] == value.item()
+        assert set(classifier.history_[-1]) == {"epoch", "loss", "common", "tag", *expected}
+    assert len({one.history_[-1]["acc_seen"] for one in together}) > 1
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_member_that_diverges_does_not_disturb_the_others(weights):
+    data, task = rows(spread=0.5), many(weights=weights)
+    expected = train_alone(task, data)
+    broken = data.x.clone()
+    broken[::3] = torch.inf
+    data.x, data.y = torch.cat([data.x, broken]), torch.cat([data.y, data.y])
+    task.rows[1] = task.rows[1] + 60  # of the one with most steps
+    together = train_many(task, data).run()
+    assert not np.isfinite([row["loss"] for row in together[1].history_]).any()
+    for k in (0, 2, 3):
+        assert_close_classifiers(together[k], expected[k])
+
+
+def test_members_that_all_diverge_stop_the_training():
+    data, task = rows(), many()
+    data.x[::3] = torch.inf
+    with pytest.raises(DGZError, match="Training the classifier stopped in epoch 1: its loss is no finite number"):
+        train_many(task, data).run()
+
+
+@pytest.mark.parametrize(
+    ("weights", "value"), [(kind, np.nan) for kind in WEIGHTS] + [("mapped", np.inf), ("free", -np.inf)]
+)
+def test_a_member_is_unsound_where_any_of_its_values_is_no_number(weights, value):
+    training = train_many(many(weights=weights), rows())
+    training.run()
+    for values in training.net.state_dict().values():
+        kept = values.clone()
+        values[2].view(-1)[-1] = value
+        assert training.measure()[SOUND].tolist() == [True, True, False, True]
+        values.copy_(kept)
+    assert training.measure()[SOUND].all()
+
+
+def test_what_must_be_equal_to_train_at_once():
+    shape = ClassifierTraining.shape_of(tiny(), 60)
+    alike = {"lambda_1": 3.0, "lambda_2": 3.0, "temperature": 0.5, "gate": "always"}
+    assert ClassifierTraining.shape_of(tiny(**alike), 52) == shape
+    assert ClassifierTraining.shape_of(tiny(), 15) != shape  # too few rows to fill a batch
+    apart = {
+        "weights": "free", "loss": "plain", "d_hidden": 8, "n_epochs": 3, "learning_rate": 0.02, "lr_step": 1,
+        "batch_size": 9, "resample": True,
+    }  # fmt: skip
+    assert {*alike, *apart} == set(tiny().get_params())
+    for name, value in apart.items():
+        assert ClassifierTraining.shape_of(tiny(**{name: value}), 60) != shape
+
+
+@pytest.mark.parametrize("resample", [False, True])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_restart_with_new_rows_is_a_fresh_training_on_them(weights, resample):
+    data, other = rows(spread=0.5), rows(spread=1.0)
+    options = {"weights": weights, "resample": resample}
+    training = train_many(many(**options), data)
+    training.run()
+    again = training.restart(25, other.x[25:]).run()
+    data.x = torch.cat([data.x[:25], other.x[25:]])
+    for ours, theirs in zip(again, train_many(many(**options), data).run(), strict=True):
+        assert bits(ours) == bits(theirs)
+        assert ours.history_ == theirs.history_
+
+
+def test_a_restart_without_rows_repeats_the_training_and_leaves_what_was_fitted_alone():
+    data, task = rows(spread=0.5), many(weights="class_normalised")
+    training = train_many(task, data)
+    before = data.x.clone()
+    first = [(one.net_, bits(one), one.history_) for one in training.run()]
+    again = training.restart().run()
+    for (net, kept, history), one in zip(first, again, strict=True):
+        assert one.net_ is not net
+        assert bits(one) == kept == {name: values.tolist() for name, values in net.state_dict().items()}
+        assert one.history_ == history
+    training.restart(0, torch.flip(data.x, [0])).run()
+    assert torch.equal(data.x, before)
+    assert [kept for _, kept, _ in first] == [
+        {name: values.tolist() for name, values in net.state_dict().items()} for net, _, _ in first
+    ]
+
+
+@pytest.mark.parametrize("resample", [False, True])
+def test_many_trained_at_once_go_on_to_the_same_bits_after_a_break(resample, tmp_path):
+    data, options = rows(spread=0.5), {"n_epochs": 5, "resample": resample}
+    whole = train_many(many(**options), data).run()
+
+    def stop(epoch):
+        if epoch == 4:
+            raise InterruptedError
+        return {}
+
+    with pytest.raises(InterruptedError):
+        train_many(many(**options), data).run(after_epoch=stop, checkpoints=Checkpoints(tmp_path, "a", every=0))
+    resumed = train_many(many(**options), data).run(checkpoints=Checkpoints(tmp_path, "a", every=0))
+    for ours, theirs in zip(resumed, whole, strict=True):
+        assert bits(ours) == bits(theirs)
+        assert ours.history_ == theirs.history_
+
+
+# --- Precision.
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_classifier_learns_with_every_precision(weights):
+    data = rows()
+    found = {
+        precision: fit(tiny(weights=weights, n_epochs=20, d_hidden=64), data, precision=precision)
+        for precision in ("float32", "tf32", "bf16")
+    }
+    assert bits(found["tf32"]) == bits(found["float32"])  # which is for GPUs
+    assert bits(found["bf16"]) != bits(found["float32"])
+    for classifier in found.values():
+        assert all(values.dtype == torch.float32 for values in classifier.net_.state_dict().values())
+        cosines = normalize(data.x) @ classifier.class_weights(data.attributes).T
+        assert cosines.dtype == torch.float32
+        assert (cosines.argmax(1) == data.y).float().mean() > 0.95
 
 
 # --- Class weights.
@@ -276,7 +591,7 @@ def test_resampling_makes_all_classes_equally_likely(monkeypatch):
     counts = torch.bincount(labels, minlength=7).double()
     assert (counts[[0, 3, 4, 6]] == 0).all()
     np.testing.assert_allclose(counts[[1, 2, 5]] / n, 1 / 3, atol=4 * (2 / 9 / n) ** 0.5)
-    logits = torch.cat([args[0].detach() for args in calls])
+    logits = torch.cat([args[0] for args in calls])
     for c, n_rows in ((1, 30), (2, 10), (5, 160)):
         _, visits = logits[labels == c].round(decimals=3).unique(dim=0, return_counts=True)
         assert len(visits) == n_rows or c == 5  # every row of the class; of the largest, nearly every
@@ -300,8 +615,8 @@ def test_rows_keep_their_labels_when_drawn(monkeypatch):
         fit(tiny(loss="plain", n_epochs=1, resample=resample, learning_rate=1e-12), data)
         start = tiny().build(5, 4, 8, random_stream(0, "classifier's start"))
         expected = normalize(data.x) @ start.class_weights(data.attributes).T / 0.04
-        for logits, y in calls:
-            nearest = torch.cdist(logits.detach(), expected).argmin(1)
+        for logits, y, _, _ in calls:
+            nearest = torch.cdist(logits, expected).argmin(1)
             assert torch.equal(data.y[nearest], y)
 
 

@@ -1,5 +1,6 @@
 """The class level: that each generator learns, what it sees of noise and data, and what repeats bit for bit."""
 
+import copy
 import functools
 from types import SimpleNamespace
 
@@ -63,9 +64,19 @@ def trainee_of(generator, data, monkeypatch):
 
 
 def watch(net):
-    """Everything that goes into ``net`` from now on, call by call."""
+    """Everything that goes into ``net`` from now on, call by call, whichever way its gradients are made."""
     calls = []
     net.register_forward_pre_hook(lambda net, inputs: calls.append([values.detach().clone() for values in inputs]))
+    if isinstance(net, MLP):
+        backpropagate = net.backpropagate
+        net.backpropagate = lambda values, *rest: calls.append([values.T.clone()]) or backpropagate(values, *rest)
+    return calls
+
+
+def watch_critic(monkeypatch):
+    """The arguments of every step of a critic from now on."""
+    calls, critic_slopes = [], generators.critic_slopes
+    monkeypatch.setattr(generators, "critic_slopes", lambda *args: calls.append(args) or critic_slopes(*args))
     return calls
 
 
@@ -143,20 +154,21 @@ def test_losses_are_reported_for_every_epoch(kind):
 def test_an_epoch_has_a_step_for_each_batch_of_rows(kind, batch_size, n_steps, monkeypatch):
     trainee = trainee_of(tiny(kind, batch_size=batch_size), rows(), monkeypatch)
     assert trainee.n_steps == n_steps
-    x, a = trainee.draw()
-    assert len(x) == len(a) == min(batch_size, 60)
+    for n_batches in (1, 3):
+        x, y = trainee.draw(n_batches)
+        assert len(x) == len(y) == n_batches * min(batch_size, 60)
 
 
 @pytest.mark.parametrize("kind", [WGANGP, CVAE])
-def test_batches_are_rows_with_their_own_class_vectors(kind, monkeypatch):
+def test_batches_are_rows_with_their_own_classes(kind, monkeypatch):
     data = rows()
     trainee = trainee_of(tiny(kind, batch_size=20), data, monkeypatch)
     hits = torch.zeros(60)
-    for _ in range(60):
-        x, a = trainee.draw()
+    for _ in range(20):
+        x, y = trainee.draw(3)
         distances, index = how_far(x, data.x)
         assert (distances == 0).all()
-        assert torch.equal(a, data.attributes[data.y[index]])
+        assert torch.equal(y, data.y[index])
         hits += torch.bincount(index, minlength=60)
     assert hits.min() >= 5  # each of 60 rows is expected 20 times
     assert hits.max() <= 40
@@ -231,6 +243,19 @@ def test_fit_leaves_its_data_alone(kind):
     assert all(torch.equal(a, b) for a, b in zip(before, (data.x, data.y, data.attributes), strict=True))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generator_trains_with_every_precision(kind):
+    data = rows()
+    found = {
+        precision: fit(tiny(kind, n_epochs=3), data, precision=precision) for precision in ("float32", "tf32", "bf16")
+    }
+    assert bits(found["tf32"]) == bits(found["float32"])  # which is for GPUs
+    assert bits(found["bf16"]) != bits(found["float32"])
+    centers = [one.centers(data.attributes, random_stream(0, "test")) for one in found.values()]
+    assert all(values.dtype == torch.float32 for values in centers)
+    torch.testing.assert_close(centers[2], centers[0], rtol=0.05, atol=0.05)
+
+
 # --- What a CenterMapper sees of the data.
 def test_a_center_mapper_sees_class_means_and_counts_alone():
     # Quarters around the same means: the two sets share no row, and their sums are exact.
@@ -270,6 +295,103 @@ def test_a_center_mappers_loss_is_the_squared_error_of_all_rows_less_a_constant(
     assert constants == pytest.approx([trace * (60 - 4) / 60] * 5, abs=2e-5)
 
 
+# --- Steps in closed form, against autograd.
+def plain_adam(net, rate):
+    return torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999))
+
+
+def descend(optimizer, loss, parameters):
+    for values, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        values.grad = gradient
+    optimizer.step()
+
+
+def assert_close_nets(ours, theirs, **tolerance):
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b.to(a.dtype), **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def double_twin(net):
+    """A copy in float64, where no rounding becomes a step: Adam's are as long for small gradients as for large ones."""
+    return copy.deepcopy(net).double()
+
+
+def test_a_gans_steps_are_those_of_autograd(monkeypatch):
+    data = rows()
+    options = {"n_critic": 3, "batch_size": 20, "attribute_noise": 0.3, "learning_rate": 1e-3, "gp_weight": 5.0}
+    trainee = trainee_of(tiny(WGANGP, **options), data, monkeypatch)
+    net, critic = double_twin(trainee.networks["generator"]), double_twin(trainee.critic)
+    optimizers = plain_adam(net, 1e-3), plain_adam(critic, 1e-3)
+    inputs, to_critic = watch(trainee.networks["generator"]), watch_critic(monkeypatch)
+    for _ in range(4):
+        losses = trainee.step()
+        vectors_of_steps = zip(*(values.double().chunk(3) for values in inputs[-2]), strict=True)
+        for (_, x, _, a, alpha, _), vectors in zip(to_critic[-3:], vectors_of_steps, strict=True):
+            x, a, alpha = x.double(), a.double(), alpha.double()
+            fake = net(*vectors).detach()
+            between = (alpha * x + (1 - alpha) * fake).requires_grad_()
+            (slope,) = torch.autograd.grad(critic(between, a).sum(), between, create_graph=True)
+            loss = critic(fake, a).mean() - critic(x, a).mean() + 5.0 * (slope.norm(dim=1) - 1).square().mean()
+            descend(optimizers[1], loss, list(critic.parameters()))
+        generator_loss = -critic(net(*vectors), a).mean()
+        descend(optimizers[0], generator_loss, list(net.parameters()))
+        assert losses["critic loss"].item() == pytest.approx(loss.item(), abs=1e-4)
+        assert losses["generator loss"].item() == pytest.approx(generator_loss.item(), abs=1e-4)
+    assert_close_nets(trainee.critic, critic, rtol=1e-3, atol=1e-5)
+    assert_close_nets(trainee.networks["generator"], net, rtol=1e-3, atol=1e-5)
+    assert (trainee.critic.last.bias == 0).all()  # which cancels out
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("relu_out", [False, True])
+@pytest.mark.parametrize("hidden", [(16,), (16, 8), (9, 8, 7)])
+def test_a_center_mapper_trains_as_by_autograd(hidden, relu_out, noise):
+    data = rows()
+    options = {"n_epochs": 5, "steps_per_epoch": 4, "hidden": hidden, "relu_out": relu_out, "attribute_noise": noise}
+    in_closed_form = fit(tiny(CenterMapper, **options), data)
+    by_autograd = fit(tiny(CenterMapper, l2=1e-30, **options), data)  # too small a term to change anything
+    assert_close_nets(in_closed_form.net_, by_autograd.net_, rtol=1e-3, atol=1e-5)
+    for one, other in zip(in_closed_form.history_, by_autograd.history_, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_a_center_mappers_closed_form_is_taken_where_nothing_is_added_to_the_loss(monkeypatch):
+    for options, taken in (({}, True), ({"l2": 1e-30}, False), ({"fgm": 0.01}, False)):
+        trainee = trainee_of(tiny(CenterMapper, **options), rows(), monkeypatch)
+        calls = []
+        monkeypatch.setattr(trainee, "_step_in_closed_form", lambda calls=calls: calls.append(1) or torch.zeros(()))
+        trainee.step()
+        assert bool(calls) == taken
+
+
+def test_a_center_mappers_steps_are_those_of_autograd_on_all_rows(monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(CenterMapper, attribute_noise=0.0), data, monkeypatch)
+    net = double_twin(trainee.networks["generator"])
+    optimizer = plain_adam(net, 0.01)
+    for _ in range(10):
+        trainee.step()
+        loss = (net(data.attributes[data.y].double()) - data.x.double()).square().sum(1).mean()
+        descend(optimizer, loss, list(net.parameters()))
+    assert_close_nets(trainee.networks["generator"], net, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_classes", [1, 7, 8, 9])
+def test_classes_that_are_added_to_fill_up_change_nothing(n_classes, monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(n_classes).repeat(3)
+    data = SimpleNamespace(
+        x=torch.rand(len(y), 5, generator=rng), y=y, attributes=torch.rand(n_classes, 4, generator=rng)
+    )
+    trainee = trainee_of(tiny(CenterMapper, attribute_noise=0.0), data, monkeypatch)
+    assert len(trainee.share) == len(trainee.means) == len(trainee.attributes)
+    assert len(trainee.share) in (8, 16)
+    assert (trainee.share[n_classes:] == 0).all()
+    outputs = untrained(trainee.generator, data)(data.attributes).detach()
+    means = torch.tensor(reference.class_means(data.x.tolist(), y.tolist(), range(n_classes)))
+    assert trainee.step()["loss"].item() == pytest.approx((outputs - means).square().sum(1).mean().item(), rel=1e-4)
+
+
 # --- Noise on class vectors.
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_absolute_or_relative_to_the_seen_class_vectors(kind):
@@ -295,18 +417,19 @@ def test_training_noise_has_the_promised_deviation_and_no_mean(kind, monkeypatch
     inputs, drawn = watch(trainee.networks["generator"]), []
     if kind is not CenterMapper:
         draw = trainee.draw
-        monkeypatch.setattr(trainee, "draw", lambda: drawn.append(draw()) or drawn[-1])
+        monkeypatch.setattr(trainee, "draw", lambda *n_batches: drawn.append(draw(*n_batches)) or drawn[-1])
     for _ in range(50):
         trainee.step()
+    if kind is WGANGP:  # all critic steps at once, then the generator's, which reuses the last one's batch
+        inputs = inputs[::2]
+    assert len(inputs) == 50
     noise = []
     for i, call in enumerate(inputs):
-        if kind is WGANGP:  # two critic steps, then the generator's, which reuses the last one's batch
-            clean = drawn[i // 3 * 2 + min(i % 3, 1)][1]
-        else:
-            clean = drawn[i][1] if drawn else data.attributes[data.seen]
-        noise.append((call[-1] - clean).flatten())
+        clean = data.attributes[drawn[i][1] if drawn else data.seen]
+        noise.append((call[-1][: len(clean)] - clean).flatten())
     noise = torch.cat(noise)
-    n = 50 * 4 * 4 if kind is CenterMapper else 50 * 60 * 4  # independent numbers
+    n = {CenterMapper: 50 * 4 * 4, CVAE: 50 * 60 * 4, WGANGP: 50 * 2 * 60 * 4}[kind]  # independent numbers
+    assert len(noise) == n
     assert noise.mean().abs() < 4 * 0.5 / n**0.5
     assert noise.std().item() == pytest.approx(0.5, abs=4 * 0.5 / (2 * n) ** 0.5)
 
@@ -315,38 +438,56 @@ def test_the_generators_step_reuses_the_last_critic_steps_noise(monkeypatch):
     trainee = trainee_of(tiny(WGANGP, n_critic=3), rows(), monkeypatch)
     inputs = watch(trainee.networks["generator"])
     trainee.step()
-    assert len(inputs) == 4
-    assert all(torch.equal(a, b) for a, b in zip(inputs[-1], inputs[-2], strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(inputs[-1], inputs[-3], strict=True))
+    for_critic, for_generator = inputs
+    _, before, last = zip(*(values.chunk(3) for values in for_critic), strict=True)
+    assert all(torch.equal(a, b) for a, b in zip(for_generator, last, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(for_generator, before, strict=True))
+
+
+def test_the_generators_step_reuses_the_last_critic_steps_classes(monkeypatch):
+    trainee = trainee_of(tiny(WGANGP, n_critic=3), rows(), monkeypatch)
+    to_first_layer, to_critic = watch(trainee.critic.first), watch_critic(monkeypatch)
+    trainee.step()
+    ((_, a),) = to_first_layer
+    assert torch.equal(a, to_critic[-1][3])
+    assert not torch.equal(a, to_critic[-2][3])
 
 
 def test_the_critic_sees_clean_vectors_and_the_generator_noisy_ones(monkeypatch):
     data = rows()
     trainee = trainee_of(tiny(WGANGP, attribute_noise=0.5), data, monkeypatch)
     to_generator, to_first_layer = watch(trainee.networks["generator"]), watch(trainee.critic.first)
+    to_critic = watch_critic(monkeypatch)
     for _ in range(3):
         trainee.step()
-    assert len(to_first_layer) == 3 * (2 * 2 + 1)  # real and generated rows in each critic step, generated ones after
-    assert all((how_far(a, data.attributes).values == 0).all() for _, a in to_first_layer)
+    assert len(to_critic) == 3 * 2
+    assert len(to_first_layer) == 3  # in the generator's steps
+    for a in (*(args[3] for args in to_critic), *(a for _, a in to_first_layer)):
+        assert (how_far(a, data.attributes).values == 0).all()
     assert all((how_far(a, data.attributes).values > 0).all() for _, a in to_generator)
 
 
-def test_the_critics_loss_is_that_of_the_rows_it_saw(monkeypatch):
-    data, seen = rows(), []
-    trainee = trainee_of(tiny(WGANGP, gp_weight=3.0), data, monkeypatch)
-    loss = generators.wasserstein_loss
-    monkeypatch.setattr(generators, "wasserstein_loss", lambda *args: seen.append(args) or loss(*args))
-    trainee.step()
-    assert len(seen) == 2
-    for critic, x, fake, a, alpha, gp_weight in seen:
+def test_the_critic_steps_on_real_rows_and_on_generated_ones_of_their_classes(monkeypatch):
+    data = rows()
+    trainee = trainee_of(tiny(WGANGP, gp_weight=3.0, attribute_noise=0.0), data, monkeypatch)
+    start = untrained(trainee.generator, data)
+    to_generator, to_critic = watch(trainee.networks["generator"]), watch_critic(monkeypatch)
+    losses = trainee.step()
+    assert len(to_critic) == 2
+    noise = to_generator[0][0].chunk(2)
+    for (critic, x, fake, a, alpha, gp_weight), z in zip(to_critic, noise, strict=True):
         assert critic is trainee.critic
-        assert (how_far(x, data.x).values == 0).all()
-        assert (how_far(a, data.attributes).values == 0).all()
-        assert fake.shape == x.shape
+        distances, index = how_far(x, data.x)
+        assert (distances == 0).all()
+        assert torch.equal(a, data.attributes[data.y[index]])
+        torch.testing.assert_close(fake, start(z, a).detach())
         assert not fake.requires_grad
         assert alpha.shape == (60, 1)
         assert 0 <= alpha.min() < 0.2 < 0.8 < alpha.max() < 1
         assert gp_weight == 3.0
+    for first, second in zip(to_critic[0][1:5], to_critic[1][1:5], strict=True):
+        assert not torch.equal(first, second)
+    assert set(losses) == {"critic loss", "generator loss"}
 
 
 def test_the_encoder_sees_clean_vectors_and_the_decoder_noisy_ones(monkeypatch):
@@ -354,8 +495,9 @@ def test_the_encoder_sees_clean_vectors_and_the_decoder_noisy_ones(monkeypatch):
     trainee = trainee_of(tiny(CVAE, attribute_noise=0.5), data, monkeypatch)
     to_encoder, to_decoder = watch(trainee.networks["encoder"]), watch(trainee.networks["generator"])
     trainee.step()
-    assert (how_far(to_encoder[0][0], data.x).values == 0).all()
-    assert (how_far(to_encoder[0][1], data.attributes).values == 0).all()
+    distances, index = how_far(to_encoder[0][0], data.x)
+    assert (distances == 0).all()
+    assert torch.equal(to_encoder[0][1], data.attributes[data.y[index]])
     assert (how_far(to_decoder[0][1], data.attributes).values > 0).all()
 
 
@@ -438,7 +580,8 @@ def test_the_adversarial_step_has_its_length_and_raises_the_loss(kind, monkeypat
     inputs = watch(trainee.networks["generator"])
     trainee.step()
     start, end = inputs[-2][-1], inputs[-1][-1]
-    np.testing.assert_allclose((end - start).norm(dim=1), 0.05, rtol=1e-4)
+    moves = (end - start).norm(dim=1)[: 4 if kind is CenterMapper else 60]  # what is added to fill up has no gradient
+    np.testing.assert_allclose(moves, 0.05, rtol=1e-4)
     assert all(torch.equal(a, b) for a, b in zip(inputs[-2][:-1], inputs[-1][:-1], strict=True))  # the prior stays
 
 
@@ -452,7 +595,7 @@ def test_the_adversarial_step_follows_the_gradient(monkeypatch):
     vectors = data.attributes[data.seen].clone().requires_grad_()
     ((start(vectors) - class_means(data)).square().sum()).backward()
     direction = torch.nn.functional.normalize(vectors.grad, dim=1)
-    np.testing.assert_allclose(inputs[1][0] - inputs[0][0], 0.05 * direction, atol=1e-5)
+    np.testing.assert_allclose((inputs[1][0] - inputs[0][0])[:4], 0.05 * direction, atol=1e-5)
 
 
 def test_an_adversarial_step_without_gradient_is_none(monkeypatch):
@@ -617,9 +760,8 @@ def test_training_shows_progress_when_asked(kind, monkeypatch, capsys):
 )
 def test_the_default_widths_are_the_papers_for_its_features_and_in_proportion_for_others(d_x, expected):
     assert tuple(CenterMapper().widths(d_x)) == expected
-    trainee = (
-        WGANGP().build(3, d_x, random_stream(0, "x"))._trainee(torch.rand(4, d_x), torch.arange(4), torch.eye(4, 3), 0)
-    )
+    gan, data = WGANGP().build(3, d_x, random_stream(0, "x")), (torch.rand(4, d_x), torch.arange(4), torch.eye(4, 3))
+    trainee = gan._trainee(*data, seed=0, precision="float32")
     assert trainee.networks["critic"].first.bias.shape == (expected[0],)
     assert [
         len(layer.bias) for layer in (trainee.networks["generator"].first, *trainee.networks["generator"].rest)

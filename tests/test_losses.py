@@ -248,6 +248,98 @@ def test_both_weights_1_make_eq_6_plain_cross_entropy(task):
     torch.testing.assert_close(gradient, plain_gradient, rtol=1e-13, atol=1e-14)
 
 
+# --- Gradients in closed form.
+BY_NAME = {
+    "plain": lambda logits, y, seen, lambda_1, lambda_2, gate: losses.cross_entropy(logits, y),
+    "incremental": lambda logits, y, seen, lambda_1, lambda_2, gate: losses.incremental_cross_entropy(
+        logits, y, seen, lambda_1, lambda_2
+    ),
+    "revised": lambda logits, y, seen, lambda_1, lambda_2, gate: losses.revised_cross_entropy(
+        logits, y, seen, lambda_1, gate
+    ),
+}
+
+
+def assert_slope_is_autograds(loss, logits, y, seen, lambda_1, lambda_2, gate):
+    value, slope = losses.loss_and_slope(logits, y, seen, loss=loss, lambda_1=lambda_1, lambda_2=lambda_2, gate=gate)
+    expected, gradient = with_gradient(lambda logits: BY_NAME[loss](logits, y, seen, lambda_1, lambda_2, gate), logits)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(slope, gradient, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("loss", BY_NAME)
+@SMALL
+@given(tasks(), LAMBDAS, LAMBDAS, st.sampled_from(GATES))
+def test_the_slope_of_every_loss_is_autograds(loss, task, lambda_1, lambda_2, gate):
+    logits = task.logits.clone()
+    assert_slope_is_autograds(loss, logits, task.y, task.seen, lambda_1, lambda_2, gate)
+    code = torch.tensor(losses.GATES.index(gate))
+    named, numbered = (
+        losses.loss_and_slope(logits, task.y, task.seen, loss=loss, lambda_1=lambda_1, lambda_2=lambda_2, gate=each)
+        for each in (gate, code)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(named, numbered, strict=True))
+    assert torch.equal(logits, task.logits)
+
+
+@pytest.mark.parametrize("loss", BY_NAME)
+@pytest.mark.parametrize("gate", GATES)
+def test_the_slope_without_unseen_classes_is_that_of_plain_cross_entropy(loss, gate):
+    data = random_task(0, n_unseen=0, n_seen=5)
+    found = losses.loss_and_slope(data.logits, data.y, data.seen, loss=loss, lambda_1=4.0, lambda_2=0.5, gate=gate)
+    plain = with_gradient(lambda logits: losses.cross_entropy(logits, data.y), data.logits)
+    for one, other in zip(found, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("loss", ["revised", "incremental"])
+def test_with_lambda_1_zero_seen_rows_have_no_slope_in_unseen_classes(loss, gate):
+    data = random_task(1)
+    for lambda_1 in (0.0, torch.zeros(1, dtype=torch.double)):
+        value, slope = losses.loss_and_slope(data.logits, data.y, data.seen, loss=loss, lambda_1=lambda_1, gate=gate)
+        assert value.isfinite()
+        assert slope.isfinite().all()
+        assert (slope[data.seen[data.y]][:, ~data.seen] == 0).all()
+        assert (slope[~data.seen[data.y]][:, ~data.seen] != 0).all()
+
+
+@pytest.mark.parametrize("loss", BY_NAME)
+def test_members_of_one_call_have_lambdas_and_gates_of_their_own(loss):
+    choices = list(itertools.product((0.0, 0.3, 4.0), (0.5, 2.0), GATES))
+    stack = [random_task(seed) for seed in range(len(choices))]
+    logits, y = torch.stack([data.logits for data in stack]), torch.stack([data.y for data in stack])
+    seen = stack[0].seen
+    lambda_1, lambda_2 = (torch.tensor([[choice[i]] for choice in choices], dtype=torch.double) for i in (0, 1))
+    gate = torch.tensor([GATES.index(choice[2]) for choice in choices], dtype=torch.int32)
+    value, slope = losses.loss_and_slope(logits, y, seen, loss=loss, lambda_1=lambda_1, lambda_2=lambda_2, gate=gate)
+    assert value.shape == (len(choices),)
+    for k, (of_seen, of_unseen, name) in enumerate(choices):
+        expected, gradient = with_gradient(
+            lambda logits, k=k, rest=(of_seen, of_unseen, name): BY_NAME[loss](logits, y[k], seen, *rest), logits[k]
+        )
+        torch.testing.assert_close(value[k], expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(slope[k], gradient, rtol=1e-11, atol=1e-15)
+
+
+def test_the_numbers_of_gates_follow_their_names():
+    assert list(losses.GATES) == GATES
+
+
+@pytest.mark.parametrize("loss", BY_NAME)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_slopes_in_half_precision_are_those_in_single_precision(loss, dtype):
+    data = random_task(4, n=30)
+    logits = (torch.nn.functional.normalize(data.logits) / 1e-4).to(dtype)
+    options = {"loss": loss, "lambda_1": 0.3, "lambda_2": 0.7, "gate": "always"}
+    value, slope = losses.loss_and_slope(logits, data.y, data.seen, **options)
+    wide, wide_slope = losses.loss_and_slope(logits.float(), data.y, data.seen, **options)
+    assert value.dtype == slope.dtype == torch.float32
+    assert torch.equal(value, wide)
+    assert torch.equal(slope, wide_slope)
+    assert slope.isfinite().all()
+
+
 # --- The edges of the problem.
 @pytest.mark.parametrize("gate", GATES)
 @SMALL

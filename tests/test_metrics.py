@@ -537,6 +537,103 @@ def test_gzsl_scores_refuse_an_empty_batch():
         metrics.gzsl_scores(model, data, batch_size=0)
 
 
+# --- Scores of classifiers in training.
+def seen_first(task):
+    """The same task with the seen classes' ids below the unseen ones', where a tie of the two goes to a seen class."""
+    order = np.concatenate([np.sort(task.seen), np.sort(task.unseen)])
+    place = np.argsort(order)
+    return SimpleNamespace(
+        seen=place[task.seen], unseen=place[task.unseen],
+        scores_seen=task.scores_seen[:, order], y_seen=place[task.y_seen],
+        scores_unseen=task.scores_unseen[:, order], y_unseen=place[task.y_unseen],
+    )  # fmt: skip
+
+
+def as_test_rows(task):
+    """Test rows of which each is a unit vector, so that a classifier's weights (K, C, n) are its scores."""
+    n_seen, is_seen = len(task.y_seen), torch.zeros(len(task.seen) + len(task.unseen), dtype=torch.bool)
+    is_seen[torch.tensor(task.seen)] = True
+    x = torch.eye(n_seen + len(task.y_unseen), dtype=torch.double)
+    y_seen, y_unseen = torch.tensor(task.y_seen), torch.tensor(task.y_unseen)
+    return metrics.TestRows(x[:n_seen], y_seen, x[n_seen:], y_unseen, is_seen)
+
+
+def as_weights(*tasks):
+    return torch.tensor(np.stack([np.concatenate([task.scores_seen, task.scores_unseen]).T for task in tasks]))
+
+
+@SMALL
+@given(tasks(), st.sampled_from([1, 7, 30, 2**26]))
+def test_scores_in_training_are_those_of_gzsl_scores(task, most_scores):
+    task = seen_first(task)
+    members = [SimpleNamespace(**vars(task)) for _ in range(4)]
+    for member, change in zip(members, (np.array, np.negative, np.fliplr, np.flipud), strict=True):
+        member.scores_seen, member.scores_unseen = change(task.scores_seen), change(task.scores_unseen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "_MOST_SCORES", most_scores)
+        found = as_test_rows(task).scores(as_weights(*members))
+    assert set(found) == {"acc_unseen", "acc_seen", "h", "acc_zsl"}
+    expected = [metrics.gzsl_scores(*as_model_and_data(member)) for member in members]
+    for name, values in found.items():
+        assert values.shape == (4,)
+        assert values.dtype == torch.double
+        assert values.tolist() == pytest.approx([getattr(scores, name) for scores in expected], abs=1e-12)
+
+
+def test_scores_in_training_follow_classes_and_not_the_order_of_columns():
+    task = random_task(np.random.default_rng(3))
+    place = np.array([4, 0, 8, 2, 6, 1, 3, 5, 7])  # seen and unseen classes in turns
+    mixed = SimpleNamespace(**vars(task))
+    mixed.seen, mixed.unseen, mixed.y_seen, mixed.y_unseen = (
+        place[values] for values in (task.seen, task.unseen, task.y_seen, task.y_unseen)
+    )
+    for name in ("scores_seen", "scores_unseen"):
+        setattr(mixed, name, getattr(task, name)[:, np.argsort(place)])
+    found, expected = (as_test_rows(one).scores(as_weights(one)) for one in (mixed, task))
+    assert {name: value.item() for name, value in found.items()} == pytest.approx(
+        {name: value.item() for name, value in expected.items()}
+    )
+    assert found["h"].item() == pytest.approx(metrics.gzsl_scores(*as_model_and_data(task)).h)
+
+
+def test_a_tie_of_the_two_groups_counts_as_seen_whichever_id_is_lower():
+    x, is_seen = torch.eye(4), torch.tensor([False, True, False, True])
+    rows = metrics.TestRows(x[:2], torch.tensor([1, 3]), x[2:], torch.tensor([0, 2]), is_seen)
+    found = rows.scores(torch.ones(1, 4, 4))  # the first of each group is best, with the same score
+    assert {name: value.item() for name, value in found.items()} == {
+        "acc_seen": 0.5, "acc_unseen": 0.0, "h": 0.0, "acc_zsl": 0.5,
+    }  # fmt: skip
+
+
+def test_scores_in_training_are_macro_and_leave_out_classes_without_rows():
+    # Of seen classes 0 to 2, class 1 has no rows and class 2 one of four; unseen class 4 has none.
+    x, is_seen = torch.eye(5), torch.tensor([True, True, True, False, False])
+    rows = metrics.TestRows(x[:4], torch.tensor([0, 0, 0, 2]), x[4:], torch.tensor([3]), is_seen)
+    scores = torch.tensor([[1.0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 1, 0]])
+    found = rows.scores(scores.T[None])
+    assert found["acc_seen"].item() == pytest.approx((2 / 3 + 0) / 2)
+    assert found["acc_unseen"].item() == found["acc_zsl"].item() == 1.0
+
+
+def test_scores_in_training_never_exist_all_at_once(monkeypatch):
+    task = random_task(np.random.default_rng(0), n=50)
+    sizes, original = [], torch.Tensor.max
+    monkeypatch.setattr(metrics, "_MOST_SCORES", 2 * 9 * 30)
+    monkeypatch.setattr(torch.Tensor, "max", lambda self, *args: sizes.append(self.shape) or original(self, *args))
+    as_test_rows(task).scores(as_weights(task, task))
+    assert {size[1] for size in sizes} == {30, 10}  # rows at a time
+    assert sum(size.numel() for size in sizes) == 2 * 100 * 9
+
+
+def test_scoring_in_training_leaves_rows_and_weights_alone():
+    task = random_task(np.random.default_rng(1), n=20)
+    rows, weights = as_test_rows(task), as_weights(task).requires_grad_()
+    before = rows.x.clone(), rows.y.clone(), weights.detach().clone()
+    found = rows.scores(weights)
+    assert not any(value.requires_grad for value in found.values())
+    assert all(torch.equal(a, b) for a, b in zip(before, (rows.x, rows.y, weights), strict=True))
+
+
 # --- CMMD.
 @st.composite
 def samples(draw):

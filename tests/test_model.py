@@ -224,6 +224,38 @@ def test_the_stages_are_what_they_were_told_to_be() -> None:
     assert model.device_ == "cpu"
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_every_composition_trains_with_bf16_on_the_cpu(generator: str, weights: str) -> None:
+    model = fit_quick(generator, weights=weights, precision="bf16")
+    exact = fit_quick(generator, weights=weights)
+    assert model.weights_.dtype == exact.weights_.dtype == np.float32
+    assert np.isfinite(model.weights_).all()
+    assert all(values.dtype == np.float32 for name, values in learned(model).items() if "/" in name)
+    ours, theirs = (net_values(one.generator_.net_) for one in (model, exact))
+    assert any(not np.array_equal(values, theirs[name]) for name, values in ours.items())
+    assert_same(learned(clone(model).fit(X, Y, VECTORS)), learned(model))
+    before = learned(model)
+    assert_same(learned(model.refine()), before)
+    assert not np.array_equal(model.set_params(precision="float32").refine().weights_, before["weights_"])
+
+
+def test_tf32_is_float32_on_the_cpu_and_the_default() -> None:
+    assert DGZ().precision == "tf32"
+    assert_same(learned(fit_quick(precision="float32")), learned(fit_quick()))
+
+
+def test_a_precision_is_kept_with_the_model(tmp_path: Path) -> None:
+    fit_quick("WGANGP", precision="bf16").save(tmp_path / "model")
+    assert DGZ.load(tmp_path / "model").precision == "bf16"
+
+
+@pytest.mark.parametrize("precision", ["float64", "half", "", None, 32])
+def test_an_unknown_precision_is_refused(precision: Any) -> None:
+    with refused("precision must be", "float32", "tf32", "bf16"):
+        fit_quick(precision=precision)
+
+
 def test_verbose_only_adds_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny: GZSLData
 ) -> None:
@@ -735,15 +767,19 @@ class InterruptionError(Exception):
 def count_updates(patch: pytest.MonkeyPatch, stage: str, break_at: int | None = None) -> list[int]:
     """Keep a list of a stage's updates of a network; number ``break_at`` of them is interrupted."""
     module = {"generator": generators, "classifier": classifier}[stage]
-    update, calls = module.update, []
+    calls: list[int] = []
 
-    def counted(*arguments: Any) -> None:
-        calls.append(len(calls) + 1)
-        if calls[-1] == break_at:
-            raise InterruptionError
-        update(*arguments)
+    def counted(update: Callable[..., None]) -> Callable[..., None]:
+        def counting(*arguments: Any) -> None:
+            calls.append(len(calls) + 1)
+            if calls[-1] == break_at:
+                raise InterruptionError
+            update(*arguments)
 
-    patch.setattr(module, "update", counted)
+        return counting
+
+    for name in {"update", "descend"} & set(vars(module)):
+        patch.setattr(module, name, counted(getattr(module, name)))
     return calls
 
 

@@ -1,4 +1,4 @@
-"""Layers against what they stand for, the critic's closed form against autograd, and where weights start."""
+"""Layers against what they stand for, closed forms against autograd, many at once against one, and the start."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 import reference
 from dgz import nets
-from dgz.generators import wasserstein_loss
+from dgz.generators import critic_slopes
 
 SMALL = settings(max_examples=40, deadline=None)
 
@@ -93,28 +93,51 @@ def test_free_weights_ignore_class_vectors_and_forget_classes():
     assert [name for name, _ in net.named_parameters()] == ["weight"]
 
 
-# --- The critic.
-@pytest.mark.parametrize("seed", range(5))
-def test_the_slope_is_the_gradient_of_the_critic(seed):
-    critic = filled(nets.Critic(4, 3, 16), seed)
-    x, a = randn(20, 4, seed=seed).requires_grad_(), randn(20, 3, seed=seed + 50)
-    (expected,) = torch.autograd.grad(critic(x, a).sum(), x)
-    hidden = critic.hidden(x, a)
-    torch.testing.assert_close(critic.slope(hidden), expected, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(critic.score(hidden), critic(x, a), rtol=0, atol=0)
-    assert (hidden < 0).any()
-    assert (hidden > 0).any()
+# --- Gradients in closed form.
+def backpropagated(net, x, slope):
+    """The gradients that a network writes into buffers, which hold something else before."""
+    gradients = {values: torch.full_like(values, torch.nan) for values in net.parameters()}
+    net.backpropagate(x.T.contiguous(), slope, gradients)
+    return [gradients[values] for values in net.parameters()]
 
 
-def test_the_slope_at_a_kink_is_autograds():
-    critic = filled(nets.Critic(2, 1, 3))
+@pytest.mark.parametrize("relu_out", [False, True])
+@pytest.mark.parametrize("widths", [[5], [6, 5], [7, 6, 5], [4, 7, 6, 5]])
+def test_backpropagation_is_autograds(widths, relu_out):
+    net = filled(nets.MLP([3], widths, relu_out=relu_out))
+    x, target = randn(9, 3), randn(9, 5, seed=2)
+    outputs = []
+
+    def slope(out):
+        outputs.append(out.T.clone())
+        return 3 * (out - target.T) ** 2
+
+    ours = backpropagated(net, x, slope)
+    out = net(x)
+    torch.testing.assert_close(outputs, [out.detach()], rtol=1e-12, atol=1e-13)
+    assert (out == 0).any() == relu_out
+    theirs = torch.autograd.grad(((out - target) ** 3).sum(), list(net.parameters()))
+    torch.testing.assert_close(ours, list(theirs), rtol=1e-11, atol=1e-13)
+    assert all(gradient.abs().max() > 0.01 for gradient in ours)
+    assert all(values.grad is None for values in net.parameters())
+
+
+@SMALL
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 5), st.booleans())
+def test_backpropagation_is_autograds_at_kinks_too(widths, d_in, n, relu_out):
+    net = filled(nets.MLP([d_in], widths, relu_out=relu_out))
     with torch.no_grad():
-        critic.first.bias.zero_()
-    x, a = torch.zeros(1, 2, dtype=torch.double, requires_grad=True), torch.zeros(1, 1, dtype=torch.double)
-    (expected,) = torch.autograd.grad(critic(x, a).sum(), x)
-    torch.testing.assert_close(critic.slope(critic.hidden(x, a)), expected, rtol=1e-12, atol=0)
+        for name, values in net.named_parameters():
+            if name.endswith("bias"):
+                values.zero_()
+    x = torch.zeros(n, d_in, dtype=torch.double)  # all that is bent is exactly at its kink
+    x[0] = 1.0
+    ours = backpropagated(net, x, torch.ones_like)
+    theirs = torch.autograd.grad(net(x).sum(), list(net.parameters()))
+    torch.testing.assert_close(ours, list(theirs), rtol=1e-11, atol=1e-13)
 
 
+# --- The critic.
 def twice_differentiated(critic, x, fake, a, alpha, gp_weight):
     """The critic's loss as it is usually written: the penalty's gradient by autograd, to be differentiated again."""
     between = (alpha * x + (1 - alpha) * fake).requires_grad_()
@@ -123,43 +146,176 @@ def twice_differentiated(critic, x, fake, a, alpha, gp_weight):
     return critic(fake, a).mean() - critic(x, a).mean() + gp_weight * penalty, slope
 
 
-@pytest.mark.parametrize("gp_weight", [0.0, 0.5, 10.0])
-@pytest.mark.parametrize("seed", range(4))
-def test_the_penaltys_gradient_is_that_of_differentiating_twice(seed, gp_weight):
-    critic = filled(nets.Critic(5, 3, 12), seed)
-    x, fake, a = randn(15, 5, seed=seed), randn(15, 5, seed=seed + 20), randn(15, 3, seed=seed + 40)
-    alpha = torch.rand(15, 1, generator=stream(seed), dtype=torch.double)
-    loss = wasserstein_loss(critic, x, fake, a, alpha, gp_weight)
+def rows_for(critic, n, seed=0):
+    """Real rows, generated ones, class vectors and α."""
+    d_x, d_a = (block.shape[1] for block in critic.first.blocks)
+    alpha = torch.rand(n, 1, generator=stream(seed), dtype=torch.double)
+    return randn(n, d_x, seed=seed), randn(n, d_x, seed=seed + 20), randn(n, d_a, seed=seed + 40), alpha
+
+
+def assert_slopes_are_autograds(critic, slopes, loss):
+    """The gradients of all parameters but the last bias, which cancels out."""
+    parameters = dict(critic.named_parameters())
+    expected = torch.autograd.grad(loss, list(parameters.values()))
+    for (name, values), other in zip(parameters.items(), expected, strict=True):
+        if values is critic.last.bias:
+            assert values not in slopes
+            assert other.abs().max() < 1e-14
+            continue
+        torch.testing.assert_close(
+            slopes[values], other, rtol=1e-11, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert len(slopes) == 4
+
+
+@pytest.mark.parametrize("gp_weight", [0.0, 1.0, 10.0])
+@SMALL
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 12), st.integers(1, 15), st.integers(0, 9))
+def test_the_critics_loss_and_slopes_are_those_of_differentiating_twice(gp_weight, d_x, d_a, d_hidden, n, seed):
+    critic = filled(nets.Critic(d_x, d_a, d_hidden), seed)
+    x, fake, a, alpha = rows_for(critic, n, seed)
+    loss, slopes = critic_slopes(critic, x, fake, a, alpha, gp_weight)
     twin, slope = twice_differentiated(critic, x, fake, a, alpha, gp_weight)
     slow = reference.wasserstein_loss(critic(x, a).tolist(), critic(fake, a).tolist(), slope.tolist(), gp_weight)
-    assert loss.item() == pytest.approx(twin.item(), rel=1e-12)
-    assert loss.item() == pytest.approx(slow, rel=1e-12)
-    parameters = dict(critic.named_parameters())
-    ours = torch.autograd.grad(loss, list(parameters.values()))
-    theirs = torch.autograd.grad(twin, list(parameters.values()))
-    for name, one, other in zip(parameters, ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-13, msg=lambda text, name=name: f"{name}: {text}")
+    assert loss.item() == pytest.approx(twin.item(), rel=1e-11, abs=1e-12)
+    assert loss.item() == pytest.approx(slow, rel=1e-11, abs=1e-12)
+    assert_slopes_are_autograds(critic, slopes, twin)
+    assert not any(values.requires_grad for values in slopes.values())
 
 
-def test_the_penalty_alone_moves_both_weights():
+def test_every_part_of_the_critics_loss_moves_it():
     critic = filled(nets.Critic(5, 3, 12))
-    x, a = randn(15, 5), randn(15, 3)
-    alpha = torch.rand(15, 1, generator=stream(), dtype=torch.double)
-    loss = wasserstein_loss(critic, x, x, a, alpha, 1.0)  # real and generated rows are the same: the penalty is left
+    x, fake, a, alpha = rows_for(critic, 15)
+    _, of_rows = critic_slopes(critic, x, fake, a, alpha, 0.0)
+    assert all(values.abs().max() > 0.01 for values in of_rows.values())
+    _, of_penalty = critic_slopes(critic, x, x, a, alpha, 1.0)  # real and generated rows are the same
     weights = [critic.first.blocks[0], critic.last.blocks[0]]
-    assert all(gradient.abs().max() > 0.01 for gradient in torch.autograd.grad(loss, weights))
+    assert all(of_penalty[values].abs().max() > 0.01 for values in weights)
+    # The slope does not depend on where it is taken, nor on the class.
+    assert all((of_penalty[values] == 0).all() for values in (critic.first.blocks[1], critic.first.bias))
 
 
-def test_a_critic_without_slope_has_finite_gradients():
+def test_the_critics_slopes_at_a_kink_are_autograds():
+    critic = filled(nets.Critic(2, 1, 3))
+    with torch.no_grad():
+        critic.first.bias.zero_()
+    x, a = torch.zeros(1, 2, dtype=torch.double), torch.zeros(1, 1, dtype=torch.double)
+    alpha = torch.full((1, 1), 0.5, dtype=torch.double)
+    loss, slopes = critic_slopes(critic, x, x, a, alpha, 1.0)
+    twin, _ = twice_differentiated(critic, x, x, a, alpha, 1.0)
+    assert loss.item() == pytest.approx(twin.item(), rel=1e-12)
+    assert_slopes_are_autograds(critic, slopes, twin)
+
+
+@pytest.mark.parametrize("flat", ["first", "last", "both"])
+def test_the_penalty_of_a_critic_without_slope_is_whole_and_moves_nothing(flat):
+    critic = filled(nets.Critic(5, 3, 12))
+    with torch.no_grad():
+        for layer in (critic.first, critic.last):
+            if flat == "both" or layer is getattr(critic, flat):
+                layer.blocks[0].zero_()
+    x, fake, a, alpha = rows_for(critic, 15)
+    loss, slopes = critic_slopes(critic, x, fake, a, alpha, 10.0)
+    without = critic(fake, a).mean() - critic(x, a).mean()
+    assert loss.item() == pytest.approx(without.item() + 10.0, rel=1e-12)
+    assert_slopes_are_autograds(critic, slopes, without)
+
+
+def test_a_critic_of_zeros_has_finite_slopes_in_float32():
     critic = nets.Critic(5, 3, 12)
     with torch.no_grad():
         for values in critic.parameters():
             values.zero_()
-    loss = wasserstein_loss(
-        critic, torch.ones(4, 5), torch.zeros(4, 5), torch.ones(4, 3), torch.full((4, 1), 0.5), 10.0
-    )
+    ones = torch.ones(4, 5), torch.zeros(4, 5), torch.ones(4, 3), torch.full((4, 1), 0.5)
+    loss, slopes = critic_slopes(critic, *ones, 10.0)
     assert loss.item() == 10.0
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, list(critic.parameters())))
+    assert all(values.dtype == torch.float32 and values.isfinite().all() for values in slopes.values())
+
+
+# --- Many at once.
+STACKED = {
+    "one input": (lambda: nets.MLP([4], [6, 5]), [4]),
+    "two inputs": (lambda: nets.MLP([2, 4], [7, 6, 5], relu_out=True), [2, 4]),
+    "free": (lambda: nets.FreeWeights(9, 5), [4]),
+    "class-normalised": (lambda: nets.ClassNormalisedMapper(4, 6, 5), [4]),
+}
+
+
+def three(make):
+    return [filled(make(), seed) for seed in range(3)]
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_stacked_networks_give_what_each_gives_alone(name):
+    make, widths = STACKED[name]
+    singles = three(make)
+    together = nets.stack(singles)
+    inputs = [randn(9, width, seed=width) for width in widths]
+    pull = randn(3, 9, 5, seed=8)
+    for training in (True, False):
+        outs = [net.train(training)(*inputs) for net in singles]
+        out = together.train(training)(*inputs)
+        torch.testing.assert_close(out, torch.stack(outs), rtol=1e-12, atol=1e-13)
+        assert not torch.equal(out[0], out[1])
+        gradients = torch.autograd.grad((out * pull).sum(), list(together.parameters()))
+        alone = [
+            torch.autograd.grad((one * part).sum(), list(net.parameters()))
+            for net, one, part in zip(singles, outs, pull, strict=True)
+        ]
+        for ours, theirs in zip(gradients, zip(*alone, strict=True), strict=True):
+            torch.testing.assert_close(ours, torch.stack(theirs), rtol=1e-11, atol=1e-12)
+    for (key, values), *others in zip(
+        together.state_dict().items(), *(net.state_dict().values() for net in singles), strict=True
+    ):
+        # Running statistics, too.
+        torch.testing.assert_close(values, torch.stack(others), rtol=1e-12, atol=1e-13, msg=key)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_network_taken_out_is_the_one_put_in(name):
+    make, widths = STACKED[name]
+    singles = three(make)
+    before = [{key: values.clone() for key, values in net.state_dict().items()} for net in singles]
+    together = nets.stack(singles)
+    inputs = [randn(9, width, seed=width) for width in widths]
+    for k, state in enumerate(before):
+        for take in (nets.member_of, nets.unstack):
+            taken = take(together, k)
+            assert type(taken) is type(singles[k])
+            assert taken.state_dict().keys() == state.keys()
+            assert all(torch.equal(values, state[key]) for key, values in taken.state_dict().items())
+            assert all(values.requires_grad for values in taken.parameters())
+            torch.testing.assert_close(taken.eval()(*inputs), singles[k].eval()(*inputs), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_member_shares_its_values_and_an_unstacked_network_has_its_own(name):
+    make, _ = STACKED[name]
+    singles = three(make)
+    together = nets.stack(singles)
+    member, own = nets.member_of(together, 1), nets.unstack(together, 1)
+    kept = [values.clone() for values in own.state_dict().values()]
+    with torch.no_grad():
+        for values in together.state_dict().values():
+            values.add_(1.0)
+    for ours, whole in zip(member.state_dict().values(), together.state_dict().values(), strict=True):
+        assert torch.equal(ours, whole[1])
+    with torch.no_grad():
+        for values in member.state_dict().values():
+            values.zero_()
+    assert all((values[1] == 0).all() for values in together.state_dict().values())
+    assert all((values[0] != 0).any() for values in together.state_dict().values())
+    for net in (own, singles[1]):
+        assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), kept, strict=True))
+
+
+def test_the_running_statistics_of_a_member_are_those_of_the_whole():
+    together = nets.stack(three(STACKED["class-normalised"][0]))
+    member = nets.member_of(together, 2)
+    before = member.before.mean.clone()
+    together.train()(randn(9, 4))
+    assert not torch.equal(member.before.mean, before)
+    assert torch.equal(member.before.mean, together.before.mean[2])
 
 
 # --- Class normalisation.

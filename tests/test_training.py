@@ -16,6 +16,8 @@ from dgz.errors import DataError, DGZError
 from dgz.nets import MLP, ClassStandardisation, initialise
 from dgz.training import Checkpoints, Trainee, random_stream, train
 
+CPU = torch.device("cpu")
+
 
 class Toy(Trainee):
     """Two networks, two optimizers, a running statistic, random numbers in every step and a rate that sinks."""
@@ -25,23 +27,25 @@ class Toy(Trainee):
         self.norm = ClassStandardisation(2)
         self.judge = initialise(MLP([1], [3, 1]), random_stream(seed, "judge's start"))
         self.networks = {"toy": self.net, "judge": self.judge, "norm": self.norm}
-        self.optimizers = {"toy": training.adam(self.net, 0.01), "judge": training.adam(self.judge, 0.02)}
+        self.optimizers = {
+            "toy": training.adam(self.net.parameters(), 0.01),
+            "judge": training.adam(self.judge.parameters(), 0.02),
+        }
         self.rng = random_stream(seed, "toy")
         self.n_steps = n_steps
         self.epochs, self.losses = [], []
 
     def begin_epoch(self, epoch):
         self.epochs.append(epoch)
-        for group in self.optimizers["toy"].param_groups:
-            group["lr"] = 0.01 / epoch
+        training.set_rate(self.optimizers["toy"], 0.01 / epoch)
 
     def step(self):
         x = torch.randn(8, 2, generator=self.rng)
         out = self.net(self.norm(x))
         judged = (self.judge(out.detach()).squeeze(1) - x[:, 0]).square().mean()
-        training.update(self.optimizers["judge"], judged)
+        training.descend(self.optimizers["judge"], judged)
         loss = (out.squeeze(1) - x.sum(1)).square().mean() + 0.1 * self.judge(out).mean()
-        training.update(self.optimizers["toy"], loss)
+        training.descend(self.optimizers["toy"], loss)
         self.losses.append((loss.item(), judged.item()))
         return {"loss": loss, "judge loss": judged}
 
@@ -57,6 +61,22 @@ class Breaks(Toy):
         self.steps += 1
         row = super().step()
         return row | {name: torch.tensor(self.value) for name in self.which if self.steps >= self.at_step}
+
+
+class Pair(Toy):
+    """A toy that stands for two trained at once; each may break, with its loss or its values, from one step on."""
+
+    def __init__(self, loss_breaks_at=(math.inf, math.inf), values_break_at=(math.inf, math.inf)):
+        super().__init__()
+        self.loss_breaks_at, self.values_break_at = loss_breaks_at, values_break_at
+
+    def step(self):
+        loss = super().step()["loss"]
+        is_broken = torch.tensor([len(self.losses) >= step for step in self.loss_breaks_at])
+        return {"loss": torch.stack([loss, 2 * loss]).masked_fill(is_broken, math.nan)}
+
+    def measure(self):
+        return {training.SOUND: torch.tensor([len(self.losses) < step for step in self.values_break_at])}
 
 
 def state(trainee):
@@ -132,19 +152,75 @@ def test_cuda_where_there_is_none_is_refused():
 
 # --- One step.
 def test_adam_has_the_released_settings():
-    optimizer = training.adam(MLP([2], [1]), 0.003)
+    net = MLP([2], [1])
+    optimizer = training.adam(net.parameters(), 0.003)
     (group,) = optimizer.param_groups
     assert (group["lr"], group["betas"], group["weight_decay"]) == (0.003, (0.5, 0.999), 0)
+    assert all(a is b for a, b in zip(training.parameters_of(optimizer), net.parameters(), strict=True))
     assert len(group["params"]) == 2
 
 
-def test_update_moves_its_own_parameters_alone():
+def test_adams_moments_are_there_from_the_start_and_change_nothing():
+    ours, theirs = (initialise(MLP([2], [4, 1]), random_stream(0, "x")) for _ in range(2))
+    optimizer = training.adam(ours.parameters(), 0.003)
+    for values in ours.parameters():
+        moments = optimizer.state[values]
+        assert set(moments) == {"step", "exp_avg", "exp_avg_sq"}
+        assert moments["exp_avg"].shape == moments["exp_avg_sq"].shape == values.shape
+        assert all((moment == 0).all() for moment in moments.values())
+    plain = torch.optim.Adam(theirs.parameters(), lr=0.003, betas=(0.5, 0.999))
+    for step in range(3):
+        x = torch.randn(5, 2, generator=random_stream(step, "rows"))
+        training.descend(optimizer, ours(x).square().mean())
+        plain.zero_grad()
+        theirs(x).square().mean().backward()
+        plain.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_new_rate_counts_from_the_next_step_on():
+    values = torch.zeros(1, requires_grad=True)
+    optimizer = training.adam([values], 0.5)
+    for rate in (0.5, 0.125, 2.0):
+        training.set_rate(optimizer, rate)
+        before = values.item()
+        training.update(optimizer, [torch.ones(1)])  # Adam's step for gradients that never change is the rate
+        assert before - values.item() == pytest.approx(rate, rel=1e-5)
+
+
+def test_an_update_takes_gradients_in_the_order_of_the_parameters():
+    wide, long = torch.zeros(2, 3, requires_grad=True), torch.zeros(4, requires_grad=True)
+    signs = torch.tensor([[1.0, -1], [1, 1], [-1, 1]]).T  # rows are not one after the other in memory
+    training.update(training.adam([wide, long], 0.01), [signs, -torch.ones(4)])
+    torch.testing.assert_close(wide.detach(), -0.01 * signs)
+    torch.testing.assert_close(long.detach(), torch.full((4,), 0.01))
+
+
+def test_a_parameter_without_a_gradient_stays_and_so_do_its_moments():
+    moved, still = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    optimizer = training.adam([moved, still], 0.01)
+    training.update(optimizer, [torch.ones(2), torch.ones(2)])
+    before = {name: moment.tolist() for name, moment in optimizer.state[still].items()}
+    training.update(optimizer, [torch.ones(2), None])  # the gradient of the step before does not count again
+    assert {name: moment.tolist() for name, moment in optimizer.state[still].items()} == before
+    assert optimizer.state[moved]["step"] == 2
+    torch.testing.assert_close(moved.detach(), torch.full((2,), -0.02))
+    torch.testing.assert_close(still.detach(), torch.full((2,), -0.01))
+
+
+def test_an_update_wants_a_gradient_for_each_parameter():
+    with pytest.raises(ValueError, match="zip"):
+        training.update(training.adam([torch.zeros(2, requires_grad=True)], 0.01), [])
+
+
+def test_descending_moves_its_own_parameters_alone():
     toy = Toy()
     x = torch.ones(3, 2)
     before = {name: [v.detach().clone() for v in net.parameters()] for name, net in toy.networks.items()}
     loss = toy.judge(toy.net(x)).square().mean() + toy.net(x).mean()
     expected = torch.autograd.grad(loss, list(toy.net.parameters()), retain_graph=True)
-    training.update(toy.optimizers["toy"], loss)
+    training.descend(toy.optimizers["toy"], loss)
     assert all(values.grad is None for values in toy.judge.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before["judge"], toy.judge.parameters(), strict=True))
     for old, new, gradient in zip(before["toy"], toy.net.parameters(), expected, strict=True):
@@ -153,15 +229,86 @@ def test_update_moves_its_own_parameters_alone():
         assert not torch.equal(new, old)
 
 
-def test_an_update_starts_from_fresh_gradients():
+def test_descending_starts_from_fresh_gradients():
     def two_steps(between):
         toy = Toy()
         for _ in range(2):
-            training.update(toy.optimizers["toy"], toy.net(torch.ones(3, 2)).mean())
+            training.descend(toy.optimizers["toy"], toy.net(torch.ones(3, 2)).mean())
             between(toy)
         return [values.tolist() for values in toy.net.parameters()]
 
     assert two_steps(lambda toy: None) == two_steps(lambda toy: toy.net.zero_grad())
+
+
+# --- Precision.
+def how_matrices_are_multiplied():
+    return torch.backends.cuda.matmul.allow_tf32, torch.is_autocast_enabled("cpu")
+
+
+@pytest.fixture(params=[False, True])
+def before(request):
+    """Whether TF32 was allowed before."""
+    kept = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = request.param
+    yield request.param
+    torch.backends.cuda.matmul.allow_tf32 = kept
+
+
+@pytest.mark.parametrize(
+    ("precision", "inside"), [("float32", (False, False)), ("tf32", (True, False)), ("bf16", (True, True))]
+)
+def test_a_precision_ends_with_its_block_however_that_ends(before, precision, inside):
+    with training.multiplying(precision, CPU):
+        assert how_matrices_are_multiplied() == inside
+    assert how_matrices_are_multiplied() == (before, False)
+    with pytest.raises(InterruptedError), training.multiplying(precision, CPU):
+        raise InterruptedError
+    assert how_matrices_are_multiplied() == (before, False)
+
+
+def test_one_precision_inside_another_is_the_inner_one():
+    with training.multiplying("bf16", CPU):
+        with training.multiplying("float32", CPU):
+            assert how_matrices_are_multiplied() == (False, False)
+        assert how_matrices_are_multiplied() == (True, True)
+
+
+def test_bf16_rounds_products_on_the_cpu_and_the_others_do_not():
+    x = torch.tensor([[1 + 2.0**-9]])  # two bits more than bfloat16 has
+    for precision, expected in (("float32", x), ("tf32", x), ("bf16", torch.ones(1, 1))):
+        with training.multiplying(precision, CPU):
+            assert torch.equal((x @ torch.eye(1)).float(), expected)
+            assert torch.equal(x * 1.0, x)  # what is no product of matrices keeps its bits
+
+
+@pytest.mark.parametrize(
+    ("precision", "inside"), [("float32", (False, False)), ("tf32", (True, False)), ("bf16", (True, True))]
+)
+def test_steps_alone_are_taken_with_the_trainees_precision(before, precision, inside):
+    steps, between = [], []
+
+    class Watching(Toy):
+        def step(self):
+            steps.append(how_matrices_are_multiplied())
+            return super().step()
+
+    toy = Watching()
+    toy.precision = precision
+    train("toy", toy, 2, after_epoch=lambda epoch: between.append(how_matrices_are_multiplied()) or {})
+    assert steps == [inside] * 6
+    assert between == [(before, False)] * 2
+
+
+def test_float16_stands_for_tf32_only_where_inputs_are_of_a_middling_size():
+    for size, fits in ((1.0, True), (0.02, True), (900.0, True), (0.001, False), (2000.0, False), (math.nan, False)):
+        inputs = torch.ones(3), torch.tensor([[0.0, -size], [0.0, size]])
+        assert training.in_range("tf32", *inputs) == training.in_range("tf32", *inputs[::-1]) == fits
+        assert training.in_range("float32", *inputs)
+        assert training.in_range("bf16", *inputs)
+
+
+def test_there_are_no_fused_kernels_on_a_cpu():
+    assert not training.has_kernels(CPU)
 
 
 # --- Histories.
@@ -179,6 +326,63 @@ def test_a_history_has_the_mean_of_each_loss_and_what_after_epoch_says():
             assert isinstance(row[name], float)
     assert set(history[0]) == {"epoch", "loss", "judge loss", "score", "at"}
     json.dumps(history, allow_nan=False)
+
+
+def test_several_trained_at_once_have_a_number_each():
+    history = train("toy", Pair(), 2)
+    assert [set(row) for row in history] == [{"epoch", "loss"}] * 2
+    for row, one in zip(history, train("toy", Toy(), 2), strict=True):
+        assert row["loss"] == pytest.approx([one["loss"], 2 * one["loss"]])
+        assert all(isinstance(value, float) for value in row["loss"])
+    json.dumps(history, allow_nan=False)
+
+
+def test_after_epoch_may_give_tensors():
+    def after_epoch(epoch):
+        one, each = torch.tensor(epoch / 4, requires_grad=True), torch.tensor([epoch, 7])
+        return {"one": one, "each": each, "word": "x", "list": [epoch], "single": torch.tensor([0.5])}
+
+    history = train("toy", Toy(), 2, after_epoch=after_epoch)
+    for row, epoch in zip(history, (1, 2), strict=True):
+        assert (row["one"], row["each"], row["single"]) == (epoch / 4, [epoch, 7.0], [0.5])
+        assert (row["word"], row["list"]) == ("x", [epoch])
+    json.dumps(history, allow_nan=False)
+
+
+def test_what_is_measured_after_each_epoch_joins_the_history():
+    class Measuring(Toy):
+        def measure(self):
+            return super().measure() | {"steps": torch.tensor(len(self.losses))}
+
+    assert [row["steps"] for row in train("toy", Measuring(), 3)] == [3, 6, 9]
+
+
+def test_an_epoch_is_begun_then_shuffled_then_stepped():
+    events = []
+
+    class Recording(Toy):
+        def begin_epoch(self, epoch):
+            events.append(epoch)
+
+        def shuffle(self):
+            events.append("shuffle")
+
+        def step(self):
+            events.append("step")
+            return super().step()
+
+    train("toy", Recording(n_steps=2), 2)
+    assert events == [1, "shuffle", "step", "step", 2, "shuffle", "step", "step"]
+
+
+def test_a_trainee_may_weigh_its_losses_itself():
+    class Weighing(Toy):
+        def mean_losses(self, totals):
+            return {f"twice the {name}": 2 * total / self.n_steps for name, total in totals.items()}
+
+    for row, one in zip(train("toy", Weighing(), 2), train("toy", Toy(), 2), strict=True):
+        assert row["twice the loss"] == pytest.approx(2 * one["loss"], rel=1e-6)
+        assert "loss" not in row
 
 
 def test_training_is_repeatable_and_depends_on_the_seed():
@@ -201,6 +405,13 @@ def test_progress_goes_to_standard_error(monkeypatch, capsys):
     for line, row, percent in zip(lines, history, ("62.5", "75.0"), strict=True):
         expected = f"toy: {row['epoch']} of 2 epochs loss {row['loss']:.3g}  judge loss {row['judge loss']:.3g}"
         assert line == f"{expected}  test H {percent}"
+
+
+def test_progress_of_several_shows_their_mean(monkeypatch, capsys):
+    monkeypatch.setattr(training, "Progress", functools.partial(training.Progress, log_every=0.0))
+    (row,) = train("toy", Pair(), 1, after_epoch=lambda epoch: {"h": torch.tensor([0.25, 0.5])}, verbose=True)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"toy: 1 of 1 epochs loss {sum(row['loss']) / 2:.3g}  test H 37.5"
 
 
 def test_progress_is_silent_unless_asked_for(monkeypatch, capsys):
@@ -290,7 +501,7 @@ class Wider(Toy):
         super().__init__()
         self.net = initialise(MLP([2], [5, 1]), self.rng)
         self.networks |= {"toy": self.net}
-        self.optimizers |= {"toy": training.adam(self.net, 0.01)}
+        self.optimizers |= {"toy": training.adam(self.net.parameters(), 0.01)}
 
 
 @pytest.fixture(scope="module")
@@ -399,6 +610,33 @@ def test_one_broken_step_in_an_epoch_is_enough():
 def test_every_broken_loss_is_named():
     with pytest.raises(DGZError, match="its loss and judge loss is no finite number"):
         train("toy", Breaks(at_step=1, which=("loss", "judge loss")), 1)
+
+
+def test_values_that_are_no_numbers_stop_the_training_though_the_loss_is_one():
+    class Overflows(Toy):
+        def step(self):
+            row = super().step()
+            if len(self.losses) == 6:  # the last step of epoch 2
+                with torch.no_grad():
+                    self.judge.first.bias[0] = math.inf
+            return row
+
+    with pytest.raises(DGZError, match="Training the toy stopped in epoch 2: its state is no finite number"):
+        train("toy", Overflows(), 4)
+
+
+def test_of_several_one_that_breaks_leaves_the_others_to_go_on():
+    history = train("toy", Pair(loss_breaks_at=(4, math.inf), values_break_at=(4, math.inf)), 3)
+    assert [math.isfinite(row["loss"][0]) for row in history] == [True, False, False]
+    assert [row["loss"][1] for row in history] == pytest.approx([2 * row["loss"] for row in train("toy", Toy(), 3)])
+
+
+@pytest.mark.parametrize(
+    ("breaks", "broken"), [({"loss_breaks_at": (1, 5)}, "loss"), ({"values_break_at": (1, 5)}, "state")]
+)
+def test_several_of_which_none_is_left_stop(breaks, broken):
+    with pytest.raises(DGZError, match=f"stopped in epoch 2: its {broken} is no finite number"):
+        train("toy", Pair(**breaks), 4)
 
 
 def test_the_checkpoint_from_before_a_broken_loss_is_kept_and_whole(tmp_path):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dgz.errors import DGZError as DGZError
     from dgz.metrics import gzsl_scores as gzsl_scores
     from dgz.model import DGZ as DGZ
+    from dgz.model import fit_many as fit_many
 
 __version__ = "0.1.0"
 
@@ -31,7 +32,7 @@ _HOMES = {
     ),
     "dgz.errors": ("DGZError", "DataError"),
     "dgz.metrics": ("gzsl_scores",),
-    "dgz.model": ("DGZ",),
+    "dgz.model": ("DGZ", "fit_many"),
 }
 __all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
 

@@ -5,18 +5,38 @@ vectors into classifier weights. A row's score for a class is the cosine between
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from dgz.errors import require_at_least, require_choice, require_count
-from dgz.losses import Gate, Loss, cross_entropy, incremental_cross_entropy, revised_cross_entropy
-from dgz.nets import MLP, ClassNormalisedMapper, FreeWeights, initialise
-from dgz.training import Checkpoints, Row, Trainee, adam, random_stream, train, update
+from dgz.losses import GATES, Gate, Loss, loss_and_slope
+from dgz.metrics import TestRows
+from dgz.nets import MLP, SLOPE, ClassNormalisedMapper, FreeWeights, initialise, member_of, stack, unstack
+from dgz.training import (
+    OPERANDS,
+    SOUND,
+    Checkpoints,
+    Precision,
+    Row,
+    Trainee,
+    adam,
+    has_kernels,
+    in_range,
+    multiplying,
+    random_stream,
+    set_rate,
+    train,
+    update,
+)
+
+if TYPE_CHECKING:
+    from dgz.kernels import MappedClassifierStep
 
 Weights = Literal["mapped", "free", "class_normalised"]
 _FEWEST_STEPS = 10  # in an epoch: a data set of a few hundred rows is otherwise left untrained by any usual schedule
@@ -96,6 +116,7 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         seen: Tensor,
         *,
         seed: int = 0,
+        precision: Precision = "float32",
         after_epoch: Callable[[int], Row] | None = None,
         checkpoints: Checkpoints | None = None,
         verbose: bool = False,
@@ -104,14 +125,10 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
 
         ``seen`` (C,) says which classes are seen. The rest as in :meth:`~dgz.generators.ClassGenerator.fit`.
         """
-        self.check()
-        n_classes, d_a = attributes.shape
-        self.build(n_classes, d_a, x.shape[1], random_stream(seed, "classifier's start")).net_.to(x.device).train()
-        trainee = _ClassifierTraining(self, x, y, attributes, seen, seed)
-        self.history_ = train(
-            "classifier", trainee, self.n_epochs, after_epoch=after_epoch, checkpoints=checkpoints, verbose=verbose
-        )
-        self.net_.eval()
+        training = ClassifierTraining([self], x, y, attributes, seen, seeds=[seed], precision=precision)
+        # In use meanwhile: it shares its values with the network in training.
+        self.net_ = training.members[0]
+        training.run(after_epoch=after_epoch, checkpoints=checkpoints, verbose=verbose)
         return self
 
     def build(self, n_classes: int, d_a: int, d_x: int, rng: torch.Generator) -> Self:
@@ -144,55 +161,268 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         require_count(lr_step=1 if self.lr_step is None else self.lr_step)
 
 
-class _ClassifierTraining(Trainee):
+class ClassifierTraining(Trainee):
+    """Training of one classifier, or of several at once as one batched computation.
+
+    Every member learns on its own: with its own seed, rows, λ1, λ2, temperature and gate, it becomes what it would have
+    become alone, up to rounding. What decides the shape of a step must be the same for all (:meth:`shape_of`).
+
+    Parameters
+    ----------
+    classifiers : sequence of CosineClassifier
+        The K members' settings.
+    x, y : (n, d_x), (n,)
+        Rows of all members and their classes.
+    attributes, seen : (C, d_a), (C,) bool
+    rows : sequence of (n_k,) integers, optional
+        Which rows of ``x`` each member learns from; all by default.
+    seeds : sequence of int
+    precision : {"float32", "tf32", "bf16"}
+    test_rows : TestRows, optional
+        On which all members are scored after each epoch.
+    """
+
+    steps_alike = False  # each has its own rows
+
     def __init__(
-        self, classifier: CosineClassifier, x: Tensor, y: Tensor, attributes: Tensor, seen: Tensor, seed: int
+        self,
+        classifiers: Sequence[CosineClassifier],
+        x: Tensor,
+        y: Tensor,
+        attributes: Tensor,
+        seen: Tensor,
+        *,
+        rows: Sequence[Tensor] | None = None,
+        seeds: Sequence[int],
+        precision: Precision = "float32",
+        test_rows: TestRows | None = None,
     ) -> None:
-        self.classifier, self.attributes, self.seen = classifier, attributes, seen
-        self.x, self.y = normalize(x), y
-        self.networks = {"classifier": classifier.net_}
-        self.optimizers = {"classifier": adam(classifier.net_, classifier.learning_rate)}
-        self.rng = random_stream(seed, "classifier", x.device)
-        self.batch_size = min(classifier.batch_size, len(x))
-        self.n_steps = max(math.ceil(len(x) / self.batch_size), _FEWEST_STEPS)
-        if classifier.resample:
-            self.by_class = torch.argsort(y, stable=True)
-            self.n_rows = torch.bincount(y, minlength=len(attributes))
-            self.start = self.n_rows.cumsum(0) - self.n_rows
-            self.classes = torch.nonzero(self.n_rows).squeeze(1)
+        for classifier in classifiers:
+            classifier.check()
+        every = torch.arange(len(x), device=x.device)
+        chosen = [every] * len(classifiers) if rows is None else list(rows)
+        # Members with more rows make more steps; put first, those that still step are always the first few.
+        self.places = sorted(range(len(chosen)), key=lambda k: -len(chosen[k]))
+        self.classifiers = [classifiers[k] for k in self.places]
+        self.rows, self.seeds = [chosen[k] for k in self.places], [seeds[k] for k in self.places]
+        self.kind, self.precision, self.test_rows = self.classifiers[0], precision, test_rows
+        self.x, self.y, self.attributes, self.seen = normalize(x), y, attributes, seen
+        self._build()
+        self._plan()
+        self.fused = self._fused_step()
+
+    @staticmethod
+    def shape_of(classifier: CosineClassifier, n_rows: int) -> tuple[Any, ...]:
+        """What must be equal for classifiers that are to be trained at once."""
+        same = ("weights", "loss", "d_hidden", "n_epochs", "learning_rate", "lr_step", "batch_size", "resample")
+        return (*(getattr(classifier, name) for name in same), min(classifier.batch_size, n_rows))
+
+    def _build(self) -> None:
+        """The members' networks as one, and an optimizer that moves each member of it on its own."""
+        (n_classes, d_a), device = self.attributes.shape, self.x.device
+        starts = [
+            clone(classifier).build(n_classes, d_a, self.x.shape[1], random_stream(seed, "classifier's start")).net_
+            for classifier, seed in zip(self.classifiers, self.seeds, strict=True)
+        ]
+        self.net = stack(starts).to(device).train()
+        self.start = [values.clone() for values in self.net.state_dict().values()]
+        self.networks = {"classifier": self.net}
+        self.members = [member_of(self.net, k).train() for k in range(len(starts))]
+        by_parameter = list(zip(*(member.parameters() for member in self.members), strict=True))
+        self.optimizer = adam(chain(*by_parameter), self.kind.learning_rate)
+        self.optimizers = {"classifier": self.optimizer}
+        self.moving = []
+        for parameter, views in zip(self.net.parameters(), by_parameter, strict=True):
+            mean, square = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            for k, view in enumerate(views):
+                self.optimizer.state[view] |= {"exp_avg": mean[k], "exp_avg_sq": square[k]}
+            self.moving.append((parameter.detach(), mean, square))
+
+    def _plan(self) -> None:
+        """How many steps each member makes in an epoch, where its rows will stand, and its settings as tensors."""
+        device = self.x.device
+        self.batch_size = min(self.kind.batch_size, len(self.rows[0]))
+        counts = [max(math.ceil(len(rows) / self.batch_size), _FEWEST_STEPS) for rows in self.rows]
+        self.n_steps, self.step_counts = counts[0], torch.tensor(counts, device=device)
+        self.n_active = [sum(step < count for count in counts) for step in range(self.n_steps)]
+        self.order = torch.zeros(len(counts), self.n_steps, self.batch_size, dtype=torch.long, device=device)
+        self.streams = [random_stream(seed, "classifier", device) for seed in self.seeds]
+        self.rng = self.streams[0]
+        self.by_class = [_RowsByClass(self.y[rows]) for rows in self.rows] if self.kind.resample else None
+
+        def numbers(name: str) -> Tensor:
+            return torch.tensor([float(getattr(member, name)) for member in self.classifiers], device=device)
+
+        self.lambda_1, self.lambda_2, self.temperature = map(numbers, ("lambda_1", "lambda_2", "temperature"))
+        gates = [GATES.index(member.gate) for member in self.classifiers]
+        self.gate = torch.tensor(gates, dtype=torch.int32, device=device)
+
+    def _fused_step(self) -> "MappedClassifierStep | None":
+        """The step as fused kernels, where there are such."""
+        if not isinstance(self.net, MLP) or not has_kernels(self.x.device):
+            return None
+        if not in_range(self.precision, self.attributes):
+            return None
+        from dgz.kernels import MOST_CLASSES, MappedClassifierStep
+
+        if len(self.attributes) > MOST_CLASSES:
+            return None  # its products are large enough to keep a GPU busy
+        counts = torch.zeros(len(self.members), device=self.x.device)
+        for k, member in enumerate(self.members):
+            for leaf in member.parameters():
+                self.optimizer.state[leaf]["step"] = counts[k]
+        moving = dict(zip((name for name, _ in self.net.named_parameters()), self.moving, strict=True))
+        self.x = self.x.to(OPERANDS[self.precision])
+        return MappedClassifierStep(
+            self.x,
+            self.y,
+            self.attributes,
+            self.seen,
+            *(moving[name] for name in ("first.blocks.0", "first.bias", "rest.0.blocks.0", "rest.0.bias")),
+            counts=counts,
+            rate=self.optimizer.param_groups[0]["lr"],
+            lambdas=torch.stack([self.lambda_1, self.lambda_2], dim=1),
+            gates=self.gate,
+            temperatures=self.temperature,
+            loss=self.kind.loss,
+            slope=SLOPE,
+            n_rows=self.batch_size,
+        )
+
+    def restart(self, first: int = 0, x: Tensor | None = None) -> Self:
+        """Forget what was learned; with ``x``, after putting it in the place of the rows from ``first`` on."""
+        if x is not None:
+            self.x[first:] = normalize(x)
+        with torch.no_grad():
+            for values, start in zip(self.net.state_dict().values(), self.start, strict=True):
+                values.copy_(start)
+            for state in self.optimizer.state.values():
+                for moment in state.values():
+                    moment.zero_()
+        for rng in self.rngs:
+            rng.manual_seed(rng.initial_seed())
+        return self
+
+    @property
+    def rngs(self) -> list[torch.Generator]:
+        """A stream for each member."""
+        return self.streams
+
+    def run(
+        self,
+        *,
+        after_epoch: Callable[[int], Row] | None = None,
+        checkpoints: Checkpoints | None = None,
+        verbose: bool = False,
+    ) -> list[CosineClassifier]:
+        """Train; gives the fitted classifiers, in the order they were given in.
+
+        ``after_epoch`` may give one number for each of ``members``, as a tensor or list of length K.
+        """
+        history = train(
+            "classifier", self, self.kind.n_epochs, after_epoch=after_epoch, checkpoints=checkpoints, verbose=verbose
+        )
+        for k, classifier in enumerate(self.classifiers):
+            classifier.net_ = unstack(self.net, k).eval()
+            classifier.history_ = [
+                {name: value[k] if isinstance(value, list) else value for name, value in row.items()} for row in history
+            ]
+        return [self.classifiers[self.places.index(k)] for k in range(len(self.places))]
+
+    @torch.no_grad()
+    def class_weights(self) -> Tensor:
+        """Unit-norm weights (K, C, d_x) of all members, never less than float32."""
+        with multiplying("float32", self.x.device):
+            weights = normalize(self.net.eval()(self.attributes), dim=-1)
+        self.net.train()
+        return weights
 
     def begin_epoch(self, epoch: int) -> None:
-        every = self.classifier.lr_step
-        rate = self.classifier.learning_rate * (0.1 ** ((epoch - 1) // every) if every else 1.0)
-        for group in self.optimizers["classifier"].param_groups:
-            group["lr"] = rate
-        self.batches = iter(self._draw_classes() if self.classifier.resample else self._shuffle())
+        """Let the learning rate sink."""
+        every = self.kind.lr_step
+        set_rate(self.optimizer, self.kind.learning_rate * (0.1 ** ((epoch - 1) // every) if every else 1.0))
 
-    def _shuffle(self) -> Tensor:
-        """Row numbers (n_steps, batch_size): all rows in random order, and again from the start to fill the last."""
-        order = torch.randperm(len(self.x), generator=self.rng, device=self.x.device)
-        n = self.n_steps * self.batch_size
-        return order.repeat(math.ceil(n / len(order)))[:n].view(self.n_steps, self.batch_size)
+    def shuffle(self) -> None:
+        """Draw the rows of each step."""
+        for k, rng in enumerate(self.rngs):
+            order, n_rows = self.order[k].view(-1), len(self.rows[k])
+            if self.by_class is None:
+                # In random order (a permutation that graphs can hold), and again from the start to fill the last step.
+                shuffled = self.rows[k][torch.rand(n_rows, generator=rng, device=rng.device).argsort()]
+                n = self._n_steps_of(n_rows) * self.batch_size
+                for start in range(0, n, n_rows):
+                    order[start : min(start + n_rows, n)] = shuffled[: n - start]
+            else:
+                drawn = self.by_class[k].draw((self._n_steps_of(n_rows) * self.batch_size,), rng)
+                order[: len(drawn)] = self.rows[k][drawn]
+        self.steps = iter(range(self.n_steps))
+        if self.fused is not None:
+            self.fused.begin()
 
-    def _draw_classes(self) -> Tensor:
-        """Row numbers (n_steps, batch_size): a random class, then a random row of it."""
-        size = (self.n_steps, self.batch_size)
-        at = torch.randint(len(self.classes), size, generator=self.rng, device=self.x.device)
-        classes = self.classes[at]
-        share = torch.rand(size, generator=self.rng, device=self.x.device, dtype=torch.double)
-        return self.by_class[self.start[classes] + (share * self.n_rows[classes]).long()]
+    def _n_steps_of(self, n_rows: int) -> int:
+        return max(math.ceil(n_rows / self.batch_size), _FEWEST_STEPS)
 
     def step(self) -> dict[str, Tensor]:
-        rows = next(self.batches)
-        kind = self.classifier
-        weights = normalize(kind.net_(self.attributes))
-        logits = (self.x[rows] @ weights.T).float() / kind.temperature
-        y = self.y[rows]
-        if kind.loss == "revised":
-            loss = revised_cross_entropy(logits, y, self.seen, kind.lambda_1, kind.gate)
-        elif kind.loss == "incremental":
-            loss = incremental_cross_entropy(logits, y, self.seen, kind.lambda_1, kind.lambda_2)
-        else:
-            loss = cross_entropy(logits, y)
-        update(self.optimizers["classifier"], loss)
+        """Move every member once, as far as it has rows left in this epoch."""
+        number = next(self.steps)
+        rows, n_active = self.order[:, number], self.n_active[number]
+        if self.fused is not None:
+            return {"loss": self.fused(rows, n_active)}
+        resting = [values[n_active:].clone() for values in self.net.buffers()]  # of members that are through
+        weights = self.net(self.attributes)
+        for values, rest in zip(self.net.buffers(), resting, strict=True):
+            values[n_active:] = rest
+        loss, slope = self._slope(weights.detach(), rows)
+        gradients = torch.autograd.grad(weights, list(self.net.parameters()), slope.to(weights.dtype))
+        update(self.optimizer, [part[k] if k < n_active else None for part in gradients for k in range(len(part))])
+        loss[n_active:] = 0.0
         return {"loss": loss}
+
+    def _slope(self, weights: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (K,) of the weights (K, C, d_x) on the ``rows`` (K, n), and their slopes in the weights."""
+        x, y = self.x[rows], self.y[rows]
+        norms = torch.linalg.vector_norm(weights, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float))
+        norms = norms.clamp(min=1e-12)
+        unit = weights / norms
+        loss, slope = loss_and_slope(
+            x @ unit.mT / self.temperature[:, None, None],
+            y,
+            self.seen,
+            loss=self.kind.loss,
+            lambda_1=self.lambda_1[:, None],
+            lambda_2=self.lambda_2[:, None],
+            gate=self.gate,
+        )
+        of_unit = (slope / self.temperature[:, None, None]).mT.to(x.dtype) @ x
+        # The length of the weights does not matter to a cosine, so nothing of the slope is along them.
+        return loss, (of_unit - (of_unit * unit).sum(-1, keepdim=True) * unit) / norms
+
+    def mean_losses(self, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Means over each member's own steps."""
+        return {name: total / self.step_counts for name, total in totals.items()}
+
+    def measure(self) -> dict[str, Tensor]:
+        """Whether each member is finite, and its test scores where there are test rows."""
+        with multiplying("float32", self.x.device):
+            weights = self.class_weights()
+            # What is not finite in a network is not so in its output, unless a ReLU at its end hides it; nor in a sum.
+            values = [weights, *(self.net.state_dict().values() if self.kind.weights == "class_normalised" else ())]
+            found = {SOUND: torch.stack([part.flatten(1).sum(1) for part in values]).isfinite().all(0)}
+            return found if self.test_rows is None else found | self.test_rows.scores(weights)
+
+
+class _RowsByClass:
+    """Rows ordered by class, to draw from with all classes equally likely."""
+
+    def __init__(self, y: Tensor) -> None:
+        self.order = torch.argsort(y, stable=True)
+        n_rows = torch.bincount(y)
+        self.classes = torch.nonzero(n_rows).squeeze(1)
+        self.n_rows = n_rows[self.classes]
+        self.start = self.n_rows.cumsum(0) - self.n_rows
+
+    def draw(self, size: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        """Row numbers of the given shape: a random class, then a random row of it."""
+        classes = torch.randint(len(self.classes), size, generator=rng, device=rng.device)
+        share = torch.rand(size, generator=rng, device=rng.device, dtype=torch.double)
+        return self.order[self.start[classes] + (share * self.n_rows[classes]).long()]

@@ -8,15 +8,33 @@ two is used.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, Self, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from dgz.errors import DGZError, require_at_least, require_choice, require_count
-from dgz.nets import MLP, Critic, initialise
-from dgz.training import Checkpoints, Row, Trainee, adam, random_stream, train, update
+from dgz.nets import MLP, SLOPE, Critic, initialise
+from dgz.training import (
+    OPERANDS,
+    Checkpoints,
+    Precision,
+    Row,
+    Trainee,
+    adam,
+    descend,
+    has_kernels,
+    in_range,
+    parameters_of,
+    random_stream,
+    train,
+    update,
+)
+
+if TYPE_CHECKING:
+    from dgz.kernels import CriticStep
 
 NoiseUnit = Literal["absolute", "relative"]
 _ROWS_PER_CENTER = 500  # generated rows whose mean is a class's centre: its error is 1/22 of the rows' own spread
@@ -55,21 +73,23 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         attributes: Tensor,
         *,
         seed: int = 0,
+        precision: Precision = "float32",
         after_epoch: Callable[[int], Row] | None = None,
         checkpoints: Checkpoints | None = None,
         verbose: bool = False,
     ) -> Self:
         """Learn from rows x (n, d_x) of classes y (n,), which are rows of ``attributes`` (C, d_a).
 
-        Everything runs on the device of ``x``. ``seed``, ``after_epoch``, ``checkpoints`` and ``verbose`` are those of
-        :func:`~dgz.training.train`; a generator can already be used inside ``after_epoch``.
+        Everything runs on the device of ``x``; ``precision`` says how matrices are multiplied in training.
+        ``after_epoch``, ``checkpoints`` and ``verbose`` are those of :func:`~dgz.training.train`; a generator can
+        already be used inside ``after_epoch``.
         """
         self.check()
         seen = attributes[torch.unique(y)]
         spread = float(seen.std(correction=0)) if self.noise_unit == "relative" else 1.0
         self.noise_ = self.attribute_noise * spread
         self.build(attributes.shape[1], x.shape[1], random_stream(seed, "generator's start")).net_.to(x.device)
-        trainee = self._trainee(x, y, attributes, seed)
+        trainee = self._trainee(x, y, attributes, seed, precision)
         self.history_ = train(
             "generator", trainee, self.n_epochs, after_epoch=after_epoch, checkpoints=checkpoints, verbose=verbose
         )
@@ -98,7 +118,7 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         return cast(Tensor, self.net_(self._blur(attributes, rng)))
 
     @abstractmethod
-    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
+    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
         """What the training loop trains: ``net_``, and whatever else it needs for that."""
 
     def check(self) -> None:
@@ -218,23 +238,34 @@ class CenterMapper(ClassGenerator):
         """Refuse: a centre is all there is."""
         raise DGZError("A CenterMapper gives class centres and no samples.")
 
-    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
-        return _CenterTraining(self, x, y, attributes, seed)
+    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
+        return _CenterTraining(self, x, y, attributes, seed, precision)
 
 
 class _CenterTraining(Trainee):
-    def __init__(self, generator: CenterMapper, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> None:
+    def __init__(
+        self, generator: CenterMapper, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision
+    ) -> None:
+        self.precision = precision
         self.generator, self.n_steps = generator, generator.steps_per_epoch
         self.networks = {"generator": generator.net_}
-        self.optimizers = {"generator": adam(generator.net_, generator.learning_rate)}
+        self.optimizers = {"generator": adam(generator.net_.parameters(), generator.learning_rate)}
         self.rng = random_stream(seed, "generator", x.device)
         classes, at, counts = torch.unique(y, return_inverse=True, return_counts=True)
         sums = torch.zeros(len(classes), x.shape[1], dtype=torch.double, device=x.device)
-        self.means = (sums.index_add_(0, at, x.double()) / counts[:, None]).to(x.dtype)
-        self.share = (counts / counts.sum()).to(x.dtype)
-        self.attributes = attributes[classes]
+        # Matrix products like a multiple of eight classes; one without share in the loss changes nothing.
+        pad = (0, 0, 0, -len(classes) % 8)
+        self.means = nn.functional.pad((sums.index_add_(0, at, x.double()) / counts[:, None]).to(x.dtype), pad)
+        self.share = nn.functional.pad((counts / counts.sum()).to(x.dtype), pad[2:])
+        self.attributes = nn.functional.pad(attributes[classes], pad)
+        self.gradients: dict[Tensor, Tensor] = {
+            values: torch.empty_like(values) for values in generator.net_.parameters()
+        }
 
     def step(self) -> dict[str, Tensor]:
+        if not self.generator.l2 and not self.generator.fgm:
+            return {"loss": self._step_in_closed_form()}
+
         def loss(attributes: Tensor) -> Tensor:
             # Paper: Eq. (A.1) prints the norm, the text says mean squared error. Only the squared norm makes the mean
             # the best centre.
@@ -242,8 +273,22 @@ class _CenterTraining(Trainee):
             return torch.dot(distances, self.share)
 
         value = self.generator._suppressed(loss, self.generator._blur(self.attributes, self.rng))
-        update(self.optimizers["generator"], value)
+        descend(self.optimizers["generator"], value)
         return {"loss": value}
+
+    def _step_in_closed_form(self) -> Tensor:
+        found = []
+
+        def slope(centers: Tensor) -> Tensor:
+            gap = centers - self.means.T
+            found.append(torch.dot(gap.square().sum(0), self.share))
+            return 2 * gap * self.share
+
+        vectors = self.generator._blur(self.attributes, self.rng)
+        self.generator.net_.backpropagate(vectors.T.contiguous(), slope, self.gradients)
+        optimizer = self.optimizers["generator"]
+        update(optimizer, [self.gradients[values] for values in parameters_of(optimizer)])
+        return found[0]
 
 
 class WGANGP(ClassGenerator):
@@ -320,80 +365,165 @@ class WGANGP(ClassGenerator):
         require_count(n_critic=self.n_critic, batch_size=self.batch_size)
         require_count(critic_hidden=1 if self.critic_hidden is None else self.critic_hidden)
 
-    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
-        return _WGANTraining(self, x, y, attributes, seed)
+    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
+        return _WGANTraining(self, x, y, attributes, seed, precision)
 
 
 class _BatchTraining(Trainee):
     """Training on random batches of rows with their clean class vectors."""
 
-    def __init__(self, generator: "WGANGP | CVAE", x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> None:
-        self.generator, self.x, self.y, self.attributes = generator, x, y, attributes
+    def __init__(
+        self, generator: "WGANGP | CVAE", x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision
+    ) -> None:
+        self.generator, self.x, self.y, self.attributes, self.precision = generator, x, y, attributes, precision
         self.rng = random_stream(seed, "generator", x.device)
         self.n_steps = math.ceil(len(x) / generator.batch_size)
 
-    def draw(self) -> tuple[Tensor, Tensor]:
+    def draw(self, n_batches: int = 1) -> tuple[Tensor, Tensor]:
+        """Random rows (n_batches · n, d_x) and their classes."""
         # Rows are drawn with replacement: one kernel on a GPU, and no worse than the released code's fresh permutation
         # for each batch, which repeats rows between batches all the same.
-        size = (min(self.generator.batch_size, len(self.x)),)
+        size = (n_batches * min(self.generator.batch_size, len(self.x)),)
         rows = torch.randint(len(self.x), size, generator=self.rng, device=self.x.device)
-        return self.x[rows], self.attributes[self.y[rows]]
+        return self.x[rows], self.y[rows]
 
 
 class _WGANTraining(_BatchTraining):
-    def __init__(self, generator: WGANGP, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> None:
-        super().__init__(generator, x, y, attributes, seed)
+    def __init__(
+        self, generator: WGANGP, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision
+    ) -> None:
+        super().__init__(generator, x, y, attributes, seed, precision)
         self.generator: WGANGP = generator
         d_hidden = generator.critic_hidden or generator.widths(x.shape[1])[0]
         critic = Critic(x.shape[1], attributes.shape[1], d_hidden)
         self.critic = initialise(critic, random_stream(seed, "critic's start")).to(x.device)
         self.networks = {"generator": generator.net_, "critic": self.critic}
-        self.optimizers = {name: adam(net, generator.learning_rate) for name, net in self.networks.items()}
+        self.optimizers = {name: adam(net.parameters(), generator.learning_rate) for name, net in self.networks.items()}
+        self.fused = self._fused_critic() if has_kernels(x.device) and in_range(self.precision, x, attributes) else None
+
+    def _fused_critic(self) -> "CriticStep":
+        from dgz.kernels import CriticStep
+
+        optimizer, first = self.optimizers["critic"], self.critic.first
+        # Class vectors get a one for the bias, and both get zeros up to a width that matrix products like.
+        d_hidden, d_a = first.blocks[1].shape
+        together = torch.zeros(d_hidden, d_a + 8 - d_a % 8, device=self.x.device)
+        together[:, :d_a], together[:, d_a] = first.blocks[1].detach(), first.bias.detach()
+        first.blocks[1].data, first.bias.data = together[:, :d_a], together[:, d_a]
+        self.extended = nn.functional.pad(self.attributes, (0, together.shape[1] - d_a))
+        self.extended[:, d_a] = 1.0
+        state, count = optimizer.state, torch.zeros((), device=self.x.device)
+        for values in self.critic.parameters():
+            state[values]["step"] = count
+        parts = (first.blocks[0], first.blocks[1], first.bias, self.critic.last.blocks[0])
+        moving = [(values.detach(), state[values]["exp_avg"], state[values]["exp_avg_sq"]) for values in parts]
+        return CriticStep(
+            *moving,
+            vectors=together,
+            count=count,
+            rate=optimizer.param_groups[0]["lr"],
+            gp_weight=self.generator.gp_weight,
+            slope=SLOPE,
+            dtype=OPERANDS[self.precision],
+        )
 
     def step(self) -> dict[str, Tensor]:
-        gan = self.generator
-        for _ in range(gan.n_critic):
-            x, a = self.draw()
-            noise = [gan._draw_prior(a, self.rng)] if gan.prior else []
-            noisy_a = gan._blur(a, self.rng)
-            with torch.no_grad():
-                fake = gan.net_(*noise, noisy_a)
-            alpha = torch.rand(len(x), 1, generator=self.rng, device=x.device)
-            critic_loss = wasserstein_loss(self.critic, x, fake, a, alpha, gan.gp_weight)
-            update(self.optimizers["critic"], critic_loss)
+        gan, n_critic = self.generator, self.generator.n_critic
+        # The generator stands still while the critic makes its steps, so that all their rows are made at once.
+        x, y = self.draw(n_critic)
+        a = self.attributes[y]
+        noise = [gan._draw_prior(a, self.rng)] if gan.prior else []
+        noisy_a = gan._blur(a, self.rng)
+        alpha = torch.rand(len(x), 1, generator=self.rng, device=x.device)
+        with torch.no_grad(), self._generating():
+            fake = gan.net_(*noise, noisy_a)
+        if self.fused is not None:
+            self.fused.begin()
+        for batch in zip(*(part.chunk(n_critic) for part in (x, fake, y, alpha)), strict=True):
+            critic_loss = self._step_critic(*batch)
+        # Authors' code: the last critic step's batch, noise and noisy class vectors serve the generator's step too.
+        a, noisy_a, *noise = (part.chunk(n_critic)[-1] for part in (a, noisy_a, *noise))
 
         def loss(vectors: Tensor) -> Tensor:
             scores: Tensor = self.critic(gan.net_(*noise, vectors), a)
-            return -scores.mean()
+            return -scores.float().mean()
 
-        # Authors' code: the last critic step's batch, noise and noisy class vectors serve the generator's step too.
         generator_loss = gan._suppressed(loss, noisy_a)
-        update(self.optimizers["generator"], generator_loss)
+        descend(self.optimizers["generator"], generator_loss)
         return {"critic loss": critic_loss, "generator loss": generator_loss}
 
+    def _generating(self) -> AbstractContextManager[Any]:
+        """Rows for the fused critic are made in the type that it multiplies; there is no gradient to underflow."""
+        if self.fused is None or self.precision == "float32":
+            return nullcontext()
+        return torch.autocast("cuda", OPERANDS[self.precision], cache_enabled=False)
 
-def wasserstein_loss(critic: Critic, x: Tensor, fake: Tensor, a: Tensor, alpha: Tensor, gp_weight: float) -> Tensor:
-    r"""What the critic minimises: Eq. (4) turned round.
+    def _step_critic(self, x: Tensor, fake: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+        if self.fused is not None:
+            return self.fused(x, fake, self.extended[y], alpha)
+        loss, slopes = critic_slopes(self.critic, x, fake, self.attributes[y], alpha, self.generator.gp_weight)
+        update(self.optimizers["critic"], [slopes.get(values) for values in self.critic.parameters()])
+        return loss
+
+
+@torch.no_grad()
+def critic_slopes(
+    critic: Critic, x: Tensor, fake: Tensor, a: Tensor, alpha: Tensor, gp_weight: float
+) -> tuple[Tensor, dict[Tensor, Tensor]]:
+    r"""What the critic minimises, Eq. (4) turned round, and its derivatives in the critic's parameters.
 
     .. math:: \mathrm{E}[D(\tilde x)] - \mathrm{E}[D(x)]
         + \lambda_0 \mathrm{E}[(\lVert \nabla_{\hat x} D \rVert_2 - 1)^2], \quad
         \hat x = \alpha x + (1 - \alpha) \tilde x.
 
-    Takes real rows x (n, d_x), generated rows of the same classes, their vectors a (n, d_a) and α (n, 1).
+    With one hidden layer, :math:`D = w^\top \varphi(h) + c`, :math:`h = W_x x + W_a a + b`, all has a closed form.
+    :math:`h` is affine in x, so that of :math:`\hat x` lies between the two others. :math:`\varphi'` is constant almost
+    everywhere, so that the slope :math:`W_x^\top (w \odot \varphi'(\hat h))` depends on the parameters through
+    :math:`W_x` and :math:`w` alone. And since :math:`\varphi` is homogeneous, the derivative in :math:`w` is the sum of
+    the first layer's parameters times theirs, over :math:`w`. The last bias c cancels out and has no derivative.
+
+    Parameters
+    ----------
+    critic : Critic
+    x, fake : (n, d_x)
+        Real rows, and generated rows of the same classes.
+    a, alpha : (n, d_a), (n, 1)
+        Their clean class vectors; α.
+    gp_weight : float
+        λ0.
+
+    Returns
+    -------
+    loss : one number
+    slopes : mapping of parameter to tensor
 
     Examples
     --------
     >>> critic = initialise(Critic(2, 1, 4), random_stream(0, "example"))
     >>> x, a = torch.ones(3, 2), torch.ones(3, 1)
-    >>> wasserstein_loss(critic, x, x, a, torch.rand(3, 1), gp_weight=0.0)  # equal rows cannot be told apart
-    tensor(0., grad_fn=<AddBackward0>)
+    >>> critic_slopes(critic, x, x, a, torch.rand(3, 1), gp_weight=0.0)[0]  # equal rows cannot be told apart
+    tensor(0.)
     """
-    of_real, of_fake = critic.hidden(x, a), critic.hidden(fake, a)
-    # The pre-activation is affine in x, so that of x̂ lies between the two just as x̂ does.
-    slope = critic.slope((alpha * of_real + (1 - alpha) * of_fake).detach())
+    (of_x, of_a), bias, last = critic.first.blocks, critic.first.bias, critic.last.blocks[0]
+    base = nn.functional.linear(a, of_a, bias)
+    real, generated = (part + base for part in (torch.cat([x, fake]) @ of_x.T).chunk(2))
+
+    def bend(hidden: Tensor) -> Tensor:
+        return torch.full_like(hidden, SLOPE).masked_fill_(hidden > 0, 1.0)
+
+    at_real, at_generated, between = bend(real), bend(generated), bend(alpha * real + (1 - alpha) * generated)
+    slope = between * last @ of_x
+    norm = torch.linalg.vector_norm(slope, dim=1, keepdim=True)
     # Paper: Eq. (4) has gradient, norm and square in another order; this is WGAN-GP's penalty, and the released code's.
-    penalty: Tensor = (torch.linalg.vector_norm(slope, dim=1) - 1).square().mean()
-    return critic.score(of_fake).mean() - critic.score(of_real).mean() + gp_weight * penalty
+    loss = ((at_generated * generated - at_real * real) @ last.T + gp_weight * (norm - 1).square()).mean()
+    pull = 2 * gp_weight * (norm - 1) / norm.clamp(min=1e-30) * slope
+    # Each of these times the hidden unit's weight w is a derivative.
+    by_x = torch.cat([-at_real, at_generated, between]).T @ torch.cat([x, fake, pull]) / len(x)
+    apart = at_generated - at_real
+    by_a, by_bias = apart.T @ a / len(x), apart.mean(0)
+    by_last = (of_x * by_x).sum(1) + (of_a * by_a).sum(1) + bias * by_bias
+    unit = last.T
+    return loss, {of_x: unit * by_x, of_a: unit * by_a, bias: unit[:, 0] * by_bias, last: by_last[None]}
 
 
 class CVAE(ClassGenerator):
@@ -459,24 +589,27 @@ class CVAE(ClassGenerator):
         require_at_least(0, kl_weight=self.kl_weight)
         require_count(batch_size=self.batch_size)
 
-    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> Trainee:
-        return _VAETraining(self, x, y, attributes, seed)
+    def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
+        return _VAETraining(self, x, y, attributes, seed, precision)
 
 
 class _VAETraining(_BatchTraining):
-    def __init__(self, generator: CVAE, x: Tensor, y: Tensor, attributes: Tensor, seed: int) -> None:
-        super().__init__(generator, x, y, attributes, seed)
+    def __init__(
+        self, generator: CVAE, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision
+    ) -> None:
+        super().__init__(generator, x, y, attributes, seed, precision)
         self.generator: CVAE = generator
         d_a = attributes.shape[1]
         encoder = MLP([x.shape[1], d_a], [*generator.widths(x.shape[1]), 2 * (generator.d_prior or d_a)])
         self.encoder = initialise(encoder, random_stream(seed, "encoder's start")).to(x.device)
         self.networks = {"generator": generator.net_, "encoder": self.encoder}
-        self.both = adam(nn.ModuleDict(self.networks), generator.learning_rate)
+        self.both = adam(nn.ModuleDict(self.networks).parameters(), generator.learning_rate)
         self.optimizers = {"both": self.both}
 
     def step(self) -> dict[str, Tensor]:
         vae = self.generator
-        x, a = self.draw()
+        x, y = self.draw()
+        a = self.attributes[y]
         mean, log_var = self.encoder(x, a).chunk(2, dim=1)
         z = mean + (log_var / 2).exp() * vae._draw_prior(a, self.rng)
         kl = (mean.square() + log_var.exp() - log_var - 1).sum(1).mean() / 2
@@ -486,7 +619,7 @@ class _VAETraining(_BatchTraining):
             return distances.mean()
 
         value = vae._suppressed(loss, vae._blur(a, self.rng)) + vae.kl_weight * kl
-        update(self.both, value)
+        descend(self.both, value)
         return {"loss": value, "kl loss": kl}
 
 

@@ -5,7 +5,7 @@ leading index: usually one, or one for each of many classifiers trained at once.
 float32 by log-sum-exp, so that no temperature and no half precision overflows.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 
 Gate = Literal["argmax_all", "above_true", "always"]
 Loss = Literal["revised", "plain", "incremental"]
+GATES: tuple[Gate, ...] = get_args(Gate)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -61,23 +62,22 @@ def revised_cross_entropy(
     tensor(True)
     """
     logits = _wide(logits)
-    true = _true(logits, y)
+    # Paper: Eq. (8) prints 1/n before its first sum only, Eq. (6) before both; the released code averages all rows.
+    return (_revised_rivals(logits, y, seen, lambda_1, gate).logsumexp(-1) - _true(logits, y)).mean(-1)
+
+
+def _revised_rivals(logits: Tensor, y: Tensor, seen: Tensor, lambda_1: float | Tensor, gate: Gate | Tensor) -> Tensor:
+    """Logits of what each row's true class competes with in Eq. (8): −∞ where a class does not count."""
     of_seen = logits.masked_fill(~seen, -torch.inf)
-    best_unseen = logits.masked_fill(seen, -torch.inf).amax(-1)  # −∞, and so without weight, where no class is unseen
+    best, at = logits.masked_fill(seen, -torch.inf).max(-1, keepdim=True)  # −∞ where no class is unseen
     # Authors' code: λ1 counts only where an unseen class is the argmax over all classes, and so does the appendix's
     # listing. Paper: where p_m > p_y (Eq. 8). docs/protocol.md, row 3.
-    if gate == "argmax_all":
-        is_open = best_unseen > of_seen.amax(-1)
-    elif gate == "above_true":
-        is_open = best_unseen > true
-    else:
-        is_open = torch.ones_like(best_unseen, dtype=torch.bool)
-    weight = _like(logits, lambda_1).log()
-    rival = (best_unseen + weight).masked_fill(~is_open, -torch.inf)
-    of_seen_row = torch.logaddexp(of_seen.logsumexp(-1), rival)
-    total = torch.where(seen[y], of_seen_row, logits.logsumexp(-1))
-    # Paper: Eq. (8) prints 1/n before its first sum only, Eq. (6) before both; the released code averages all rows.
-    return (total - true).mean(-1)
+    code = torch.as_tensor(GATES.index(gate) if isinstance(gate, str) else gate, device=logits.device)[..., None, None]
+    bar = torch.where(code == 0, of_seen.amax(-1, keepdim=True), _true(logits, y)[..., None])
+    is_open = (best > bar) | (code == 2)
+    rival = (best + _like(logits, lambda_1).log()[..., None]).masked_fill(~is_open, -torch.inf)
+    of_seen_row = of_seen.scatter(-1, at, torch.where(seen[at], of_seen.gather(-1, at), rival))
+    return torch.where(seen[y][..., None], of_seen_row, logits)
 
 
 def incremental_cross_entropy(
@@ -97,9 +97,62 @@ def incremental_cross_entropy(
     tensor(True)
     """
     logits = _wide(logits)
-    is_seen, share = seen[y], _like(logits, lambda_2)
-    total = torch.where(is_seen, _shifted(logits, seen, lambda_1).logsumexp(-1), logits.logsumexp(-1))
-    return ((total - _true(logits, y)) * torch.where(is_seen, torch.ones_like(share), share)).mean(-1)
+    total = _incremental_rivals(logits, y, seen, lambda_1).logsumexp(-1)
+    return ((total - _true(logits, y)) * _share(logits, y, seen, lambda_2)).mean(-1)
+
+
+def _incremental_rivals(logits: Tensor, y: Tensor, seen: Tensor, lambda_1: float | Tensor) -> Tensor:
+    return torch.where(seen[y][..., None], _shifted(logits, seen, lambda_1), logits)
+
+
+def _share(logits: Tensor, y: Tensor, seen: Tensor, lambda_2: float | Tensor) -> Tensor:
+    """Weight of each row in Eq. (6): 1 for rows of seen classes, λ2 for the others."""
+    weight = _like(logits, lambda_2)
+    return torch.where(seen[y], torch.ones_like(weight), weight)
+
+
+def loss_and_slope(
+    logits: Tensor,
+    y: Tensor,
+    seen: Tensor,
+    *,
+    loss: Loss,
+    lambda_1: float | Tensor = 1.0,
+    lambda_2: float | Tensor = 1.0,
+    gate: Gate | Tensor = "argmax_all",
+) -> tuple[Tensor, Tensor]:
+    r"""One of the losses above and its derivative in the logits, (…) and (…, n, C), without autograd.
+
+    Each loss is :math:`\log \sum_c e^{r_c} - l_y` per row, where :math:`r` are the logits of what the true class
+    competes with; so its slope is the softmax of :math:`r`, less one at the true class.
+
+    Parameters
+    ----------
+    logits, y, seen
+        As in :func:`revised_cross_entropy`.
+    loss : {"revised", "plain", "incremental"}
+        Eq. (8), Eq. (2) or Eq. (6).
+    lambda_1, lambda_2 : float, or tensor that broadcasts with (…, n)
+    gate : Gate, or integers (…)
+        By number where it differs between leading indices: its place in ``GATES``.
+
+    Examples
+    --------
+    >>> loss, slope = loss_and_slope(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([True, True]), loss="plain")
+    >>> slope
+    tensor([[ 0.5000, -0.5000]])
+    """
+    logits = _wide(logits)
+    if loss == "revised":
+        rivals = _revised_rivals(logits, y, seen, lambda_1, gate)
+    elif loss == "incremental":
+        rivals = _incremental_rivals(logits, y, seen, lambda_1)
+    else:
+        rivals = logits
+    share = _share(logits, y, seen, lambda_2 if loss == "incremental" else 1.0)
+    value = ((rivals.logsumexp(-1) - _true(logits, y)) * share).mean(-1)
+    slope = rivals.softmax(-1).scatter_add_(-1, y[..., None], -torch.ones_like(y, dtype=logits.dtype)[..., None])
+    return value, slope * (share / y.shape[-1])[..., None]
 
 
 def incremental_gradient(
@@ -151,7 +204,9 @@ def _wide(values: Tensor) -> Tensor:
 
 
 def _like(logits: Tensor, number: float | Tensor) -> Tensor:
-    return torch.as_tensor(number, dtype=logits.dtype, device=logits.device)
+    if isinstance(number, Tensor):
+        return number.to(logits)
+    return torch.full((), number, dtype=logits.dtype, device=logits.device)  # never a copy from the host
 
 
 def _shifted(logits: Tensor, seen: Tensor, lambda_1: float | Tensor) -> Tensor:

@@ -6,8 +6,10 @@ A fitted model takes on new classes from their vectors alone, and is saved as sa
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -23,7 +25,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dgz.classifier import CosineClassifier, Weights
+from dgz.classifier import ClassifierTraining, CosineClassifier, Weights
 from dgz.data import AttributeScaler, FeatureScaler
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
 from dgz.data.scaling import AttributeScaling, FeatureScaling
@@ -33,13 +35,14 @@ from dgz.files import read_document, write_folder, write_json
 from dgz.generators import GENERATORS, WGANGP, CenterMapper, ClassGenerator
 from dgz.instances import Distribution, check_instances, synthesise, within_class_residuals
 from dgz.losses import Gate, Loss
-from dgz.metrics import class_ids, decide, harmonic_mean, macro_accuracy
+from dgz.metrics import TestRows, class_ids
 from dgz.nets import FreeWeights
-from dgz.training import Checkpoints, Row, pick_device, random_stream
+from dgz.training import Checkpoints, Precision, Row, multiplying, pick_device, random_stream
 
 _VERSION = 1
 _HEADER, _TENSORS = "model.json", "model.safetensors"
 Source = Literal["paper", "released"]
+Schedule = Literal["released", "short"]
 
 # λ1 of the paper ("Hyper-parameters") and of the released scripts, and generated rows per class.
 _PRESETS = {
@@ -47,6 +50,17 @@ _PRESETS = {
     "CUB": {"paper": 4.0, "released": 2.0, "n_per_class": 50},
     "SUN": {"paper": 0.8, "released": 0.8, "n_per_class": 50},
     "APY": {"paper": 0.04, "released": 0.04, "n_per_class": 50},
+}
+_SCHEDULES: dict[Schedule, dict[str, Any]] = {
+    "released": {},
+    # Chosen on folds of CUB's training rows: benchmarks/schedule.py, docs/protocol.md.
+    "short": {
+        "generator__n_epochs": 20,
+        "generator__learning_rate": 2e-4,
+        "n_epochs": 30,
+        "learning_rate": 3e-4,
+        "lr_step": 12,
+    },
 }
 
 
@@ -78,6 +92,9 @@ class DGZ(GZSLClassifier):
         See :class:`~dgz.data.AttributeScaler`.
     device : str
         ``"auto"`` is a GPU where there is one.
+    precision : {"tf32", "float32", "bf16"}
+        How matrices are multiplied in training: ``tf32`` is what GPUs do fast, with scores that cannot be told from
+        those of ``float32``, and on a CPU it is ``float32``. ``bf16`` is faster and coarser, on any device.
     random_state : int
         The same number gives the same model; on the CPU, to the last bit.
     verbose : bool
@@ -131,6 +148,7 @@ class DGZ(GZSLClassifier):
         feature_scaling: FeatureScaling = "minmax_l2",
         attribute_scaling: AttributeScaling = "none",
         device: str = "auto",
+        precision: Precision = "tf32",
         random_state: int = 0,
         verbose: bool = False,
     ) -> None:
@@ -154,21 +172,36 @@ class DGZ(GZSLClassifier):
         self.feature_scaling = feature_scaling
         self.attribute_scaling = attribute_scaling
         self.device = device
+        self.precision = precision
         self.random_state = random_state
         self.verbose = verbose
 
     # --- Ready-made settings.
     @classmethod
-    def without_generator(cls, **overrides: Any) -> Self:
+    def without_generator(cls, *, schedule: Schedule = "released", **overrides: Any) -> Self:
         """The paper's "w/o GM": class centres by a mapping net, Gaussian rows with the training rows' covariance.
 
-        Takes the constructor's parameters, and its generator's as ``generator__n_epochs=…``.
+        Parameters
+        ----------
+        schedule : {"released", "short"}
+            How long to train: as long as the released code trains its parts, or ``short``, with half the epochs or
+            less and higher learning rates. docs/protocol.md says how it was chosen.
+        **overrides
+            The constructor's parameters, and its generator's as ``generator__n_epochs=…``.
         """
-        return cls(generator=CenterMapper(), distribution="statistical").set_params(**overrides)  # type: ignore[no-any-return]
+        require_choice(schedule, Schedule, "schedule")
+        model = cls(generator=CenterMapper(), distribution="statistical")
+        return model.set_params(**_SCHEDULES[schedule]).set_params(**overrides)  # type: ignore[no-any-return]
 
     @classmethod
     def preset(
-        cls, name: str, *, source: Source = "released", without_generator: bool = False, **overrides: Any
+        cls,
+        name: str,
+        *,
+        source: Source = "released",
+        without_generator: bool = False,
+        schedule: Schedule = "released",
+        **overrides: Any,
     ) -> Self:
         """The settings published for one of the paper's data sets.
 
@@ -181,6 +214,8 @@ class DGZ(GZSLClassifier):
             What the paper leaves open (scaling, learning rate schedule) is as released in both.
         without_generator : bool
             The paper's "w/o GM" variant.
+        schedule : {"released", "short"}
+            Of that variant, see :meth:`without_generator`.
         **overrides
             Other parameters, as in :meth:`without_generator`.
 
@@ -192,7 +227,9 @@ class DGZ(GZSLClassifier):
         require_choice(source, Source, "source")
         require_choice(name.upper(), tuple(_PRESETS), "preset")
         chosen = _PRESETS[name.upper()]
-        model = cls.without_generator() if without_generator else cls(generator=WGANGP())
+        if schedule != "released" and not without_generator:
+            raise DGZError("A schedule other than 'released' is known for the variant without generator alone.")
+        model = cls.without_generator(schedule=schedule) if without_generator else cls(generator=WGANGP())
         if source == "released" and not without_generator:
             model.set_params(generator__n_epochs=2000)
         gate = "argmax_all" if source == "released" else "above_true"
@@ -232,44 +269,92 @@ class DGZ(GZSLClassifier):
         self.check()
         require_at_least(0, evaluate_every=evaluate_every)
         X, positions = self._take(X, y, attributes)
-        generator, device = self._new_generator(), pick_device(self.device)
-        seed = self.seed_ = self._draw_seed()
-        self.device_ = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        self.scaler_ = FeatureScaler(self.feature_scaling).fit(X)
-        self.attribute_scaler_ = AttributeScaler(self.attribute_scaling).fit(self.attributes_)
+        task = self._prepare(X, positions, test)
         checkpoints = None
         if checkpoint_folder is not None:
-            watched = [test is not None, evaluate_every]
-            fingerprint = self._fingerprint(X, positions, [device.type, *watched])
+            fingerprint = self._fingerprint(X, positions, [task.x.device.type, test is not None, evaluate_every])
             checkpoints = Checkpoints(checkpoint_folder, fingerprint, checkpoint_seconds)
-        x, rows = self._on(device, self.scaler_.transform(X)), torch.as_tensor(positions, device=device)
-        vectors = self._vectors(device)
-        score = None if test is None else self._scorer(test, device)
-        self.generator_ = generator
+        generator = self.generator_ = self._new_generator()
+        classifying: ClassifierTraining | None = None
+
+        def classify(checkpoints: Checkpoints | None = None, verbose: bool = False) -> CosineClassifier:
+            nonlocal classifying
+            pseudo_x, pseudo_y = self._synthesise(task)
+            if classifying is None:
+                x, y = torch.cat([task.x, pseudo_x]), torch.cat([task.y, pseudo_y])
+                classifying = self._classifier_training([self._new_classifier()], task, x, y, seeds=[self.seed_])
+            else:
+                classifying.restart(len(task.x), pseudo_x)  # what was captured stays
+            return classifying.run(checkpoints=checkpoints, verbose=verbose)[0]
 
         def evaluate(epoch: int) -> Row:
             if not evaluate_every or epoch % evaluate_every or epoch == generator.n_epochs:
                 return {}
-            return {"classifier": self._train_classifier(x, rows, vectors, seed, score).history_}
+            return {"classifier": classify().history_}
 
         generator.fit(
-            x,
-            rows,
-            vectors,
-            seed=seed,
-            after_epoch=evaluate if score else None,
+            task.x,
+            task.y,
+            task.vectors,
+            seed=self.seed_,
+            precision=self.precision,
+            after_epoch=evaluate if task.test_rows else None,
             checkpoints=checkpoints,
             verbose=self.verbose,
         )
-        self.classifier_ = self._train_classifier(x, rows, vectors, seed, score, checkpoints, self.verbose)
-        self.history_ = []
-        for row in generator.history_:
-            inner = row.pop("classifier", [])
-            self.history_ += [{"stage": "generator", **row}, *self._classifier_rows(inner, row["epoch"])]
-        self.history_ += self._classifier_rows(self.classifier_.history_, generator.n_epochs)
-        self._set_weights()
+        self._finish(classify(checkpoints, self.verbose))
         self._rows = (X, self.classes_[positions])  # what a refinement trains on again; never saved
         return self
+
+    def _prepare(self, X: Floats, positions: Ints, test: Any = None) -> "_Task":
+        """Learn the scaling, and put everything that training reads on the device."""
+        device = pick_device(self.device)
+        self.seed_ = self._draw_seed()
+        self.device_ = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        self.scaler_ = FeatureScaler(self.feature_scaling).fit(X)
+        self.attribute_scaler_ = AttributeScaler(self.attribute_scaling).fit(self.attributes_)
+        return self._task(X, positions, device, test)
+
+    def _task(self, X: Floats, positions: Ints, device: torch.device, test: Any = None) -> "_Task":
+        seen = torch.as_tensor(self.seen_, device=device)
+        test_rows = None if test is None else self._test_rows(test, device, seen)
+        x, y = self._on(device, self.scaler_.transform(X)), torch.as_tensor(positions, device=device)
+        return _Task(x, y, self._vectors(device), seen, test_rows)
+
+    def _synthesise(self, task: "_Task") -> tuple[Tensor, Tensor]:
+        """Pseudo rows of the unseen classes, and their classes."""
+        unseen = torch.nonzero(~task.seen).squeeze(1)
+        if not len(unseen):
+            return task.x[:0], task.y[:0]
+        with multiplying(self.precision, task.x.device):
+            pseudo_x, pseudo_y = synthesise(
+                self.generator_,
+                task.vectors[unseen],
+                task.residuals,
+                random_stream(self.seed_, "instances", task.x.device),
+                n_per_class=self.n_per_class,
+                distribution=self.distribution,
+                small_std=self.small_std,
+                large_std=self.large_std,
+            )
+        return pseudo_x.to(task.x.dtype), unseen[pseudo_y]
+
+    def _classifier_training(
+        self, classifiers: list[CosineClassifier], task: "_Task", x: Tensor, y: Tensor, **options: Any
+    ) -> ClassifierTraining:
+        options |= {"precision": self.precision, "test_rows": task.test_rows}
+        return ClassifierTraining(classifiers, x, y, task.vectors, task.seen, **options)
+
+    def _finish(self, classifier: CosineClassifier) -> None:
+        """Take over a trained classifier, and the history of all training."""
+        self.classifier_ = classifier
+        self.history_ = []
+        for row in self.generator_.history_:
+            inner = row.get("classifier", [])
+            own = {name: value for name, value in row.items() if name != "classifier"}
+            self.history_ += [{"stage": "generator", **own}, *self._classifier_rows(inner, row["epoch"])]
+        self.history_ += self._classifier_rows(classifier.history_, self.generator_.n_epochs)
+        self._set_weights()
 
     def check(self) -> None:
         """Raise a sentence about the first setting that cannot be used; ``fit`` does so before any work."""
@@ -279,6 +364,7 @@ class DGZ(GZSLClassifier):
         self._new_classifier().check()
         require_choice(self.feature_scaling, FeatureScaling, "feature_scaling")
         require_choice(self.attribute_scaling, AttributeScaling, "attribute_scaling")
+        require_choice(self.precision, Precision, "precision")
         pick_device(self.device)
 
     def _new_generator(self) -> ClassGenerator:
@@ -309,62 +395,18 @@ class DGZ(GZSLClassifier):
         """Scaled class vectors of all classes."""
         return torch.tensor(self.attribute_scaler_.transform(self.attributes_), device=device)
 
-    def _train_classifier(
-        self,
-        x: Tensor,
-        y: Tensor,
-        vectors: Tensor,
-        seed: int,
-        score: Callable[[CosineClassifier], Row] | None = None,
-        checkpoints: Checkpoints | None = None,
-        verbose: bool = False,
-    ) -> CosineClassifier:
-        """Synthesise rows of the unseen classes and train a classifier on these and the real rows."""
-        classifier = self._new_classifier()
-        seen = torch.as_tensor(self.seen_, device=x.device)
-        unseen = torch.nonzero(~seen).squeeze(1)
-        if len(unseen):
-            pseudo_x, pseudo_y = synthesise(
-                self.generator_,
-                vectors[unseen],
-                within_class_residuals(x, y),
-                random_stream(seed, "instances", x.device),
-                n_per_class=self.n_per_class,
-                distribution=self.distribution,
-                small_std=self.small_std,
-                large_std=self.large_std,
-            )
-            x, y = torch.cat([x, pseudo_x]), torch.cat([y, unseen[pseudo_y]])
-        return classifier.fit(
-            x,
-            y,
-            vectors,
-            seen,
-            seed=seed,
-            after_epoch=None if score is None else lambda epoch: score(classifier),
-            checkpoints=checkpoints,
-            verbose=verbose,
-        )
-
-    def _scorer(self, test: Any, device: torch.device) -> Callable[[CosineClassifier], Row]:
-        """A function that scores a classifier in training on the test rows."""
+    def _test_rows(self, test: Any, device: torch.device, seen: Tensor) -> TestRows:
         if not len(test.x_test_seen) or not len(test.x_test_unseen):
             raise DGZError("test needs rows of seen and of unseen classes.")
-        columns, vectors = class_ids(self.classes_, test), self._vectors(device)
-        rows = [
+        columns = torch.argsort(class_ids(self.classes_, test)).to(device)  # of each class id
+        x_seen, x_unseen = (
             torch.nn.functional.normalize(self._on(device, self.scaler_.transform(part)))
             for part in (test.x_test_seen, test.x_test_unseen)
-        ]
-
-        def score(classifier: CosineClassifier) -> Row:
-            weights = classifier.class_weights(vectors)
-            on_seen, on_unseen = (decide(part @ weights.T, test.seen, test.unseen, columns) for part in rows)
-            u = macro_accuracy(test.y_test_unseen, on_unseen.predict().cpu(), test.unseen)
-            s = macro_accuracy(test.y_test_seen, on_seen.predict().cpu(), test.seen)
-            t1 = macro_accuracy(test.y_test_unseen, on_unseen.unseen_class.cpu(), test.unseen)
-            return {"acc_unseen": u, "acc_seen": s, "h": harmonic_mean(u, s), "acc_zsl": t1}
-
-        return score
+        )
+        y_seen, y_unseen = (
+            columns[torch.tensor(np.asarray(part), device=device)] for part in (test.y_test_seen, test.y_test_unseen)
+        )
+        return TestRows(x_seen, y_seen, x_unseen, y_unseen, seen)
 
     @staticmethod
     def _classifier_rows(history: list[Row], generator_epoch: int) -> list[Row]:
@@ -493,9 +535,11 @@ class DGZ(GZSLClassifier):
             raise DGZError("Refining needs training rows of every seen class.")
         device = pick_device(self.device)
         self.generator_.net_.to(device)
-        x = self._on(device, self.scaler_.transform(rows[kept]))
-        positions = torch.as_tensor(np.searchsorted(self.classes_, labels[kept]), device=device)
-        self.classifier_ = self._train_classifier(x, positions, self._vectors(device), self.seed_, verbose=self.verbose)
+        task = self._task(rows[kept], np.searchsorted(self.classes_, labels[kept]), device)
+        pseudo_x, pseudo_y = self._synthesise(task)
+        x, y = torch.cat([task.x, pseudo_x]), torch.cat([task.y, pseudo_y])
+        training = self._classifier_training([self._new_classifier()], task, x, y, seeds=[self.seed_])
+        (self.classifier_,) = training.run(verbose=self.verbose)
         final = self.generator_.n_epochs
         self.history_ = [row for row in self.history_ if row.get("generator_epoch") != final]
         self.history_ += self._classifier_rows(self.classifier_.history_, final)
@@ -616,6 +660,142 @@ class DGZ(GZSLClassifier):
 
 
 _LEARNED_BY_SCALERS = ("min_", "mean_", "scale_")
+
+
+# --- Many at once.
+def fit_many(
+    models: Iterable[DGZ], X: Any, y: Any, attributes: Any = None, *, test: Any = None, verbose: bool = False
+) -> list[DGZ]:
+    """Fit several models on the same rows, with as much of it done at once as can be.
+
+    Each becomes what its own ``fit`` would have made of it, up to rounding. A generator that several share (the same
+    settings and the same seed) is trained once; classifiers are trained as one batched computation, unless what decides
+    the shape of a step differs (``weights``, ``loss``, ``d_hidden``, ``n_epochs``, ``learning_rate``, ``lr_step``,
+    ``batch_size``, ``resample``). So seeds, ``lambda_1``, ``gate``, ``temperature`` and ``n_per_class`` vary freely.
+
+    Parameters
+    ----------
+    models : iterable of DGZ
+        Fitted in place.
+    X, y, attributes, test
+        As in :meth:`DGZ.fit`.
+    verbose : bool
+        Show progress.
+
+    Returns
+    -------
+    list of DGZ
+        The models.
+
+    Raises
+    ------
+    DGZError
+        Also when training one of them broke; the others are fitted then.
+
+    Examples
+    --------
+    >>> from dgz import DGZ, fit_many, load_numbers
+    >>> data = load_numbers(0)
+    >>> models = [DGZ.without_generator(lambda_1=value, n_epochs=2) for value in (0.1, 1.0)]
+    >>> fit_many(models, data.x_train, data.y_train, data.attributes)[0].classes_.shape
+    (100,)
+    """
+    models = list(models)
+    alike: dict[tuple[Any, ...], list[DGZ]] = {}
+    for model in models:
+        model.check()
+    for model in models:
+        model.__dict__.pop(model._learned_last, None)  # from here on to its end, a failed fit leaves no model
+        key = (model.feature_scaling, model.attribute_scaling, model.device, model.precision)
+        alike.setdefault(key, []).append(model)
+    broken = [model for group in alike.values() for model in _fit_alike(group, X, y, attributes, test, verbose)]
+    if broken:
+        raise DGZError(
+            f"Training broke for {len(broken)} of {len(models)} models, the first with "
+            f"lambda_1={broken[0].lambda_1} and random_state={broken[0].random_state}: a smaller learning rate or "
+            "other scaling may help."
+        )
+    return models
+
+
+def _fit_alike(models: list[DGZ], X: Any, y: Any, attributes: Any, test: Any, verbose: bool) -> list[DGZ]:
+    """Fit models that see the same numbers on the same device; gives those whose training broke."""
+    leader = models[0]
+    X, positions = leader._take(X, y, attributes)
+    task = leader._prepare(X, positions, test)
+    learned = {name: value for name, value in vars(leader).items() if name.endswith("_") and name != "seed_"}
+    broken: list[DGZ] = []
+    generators: dict[str, ClassGenerator | None] = {}
+    pools: dict[str, tuple[int, int]] = {}  # where in the pool of rows each set of pseudo rows is
+    x, y_of_x = [task.x], [task.y]
+    batches: dict[tuple[Any, ...], list[tuple[DGZ, CosineClassifier, Tensor]]] = {}
+    for model in models:
+        if model is not leader:
+            model.__dict__.pop("feature_names_in_", None)  # of rows it may have been fitted on before
+            model.__dict__.update(learned)
+            model.seed_ = model._draw_seed()
+        model._rows = (X, leader.classes_[positions])
+        fresh = model._new_generator()
+        key = json.dumps([type(fresh).__name__, fresh.get_params(), model.seed_], default=str)
+        if key not in generators:
+            try:
+                generators[key] = fresh.fit(
+                    task.x, task.y, task.vectors, seed=model.seed_, precision=model.precision, verbose=verbose
+                )
+            except DGZError:
+                generators[key] = None
+        trained = generators[key]
+        if trained is None:
+            broken.append(model)
+            continue
+        model.generator_ = trained
+        key += str([model.distribution, model.n_per_class, model.small_std, model.large_std])
+        if key not in pools:
+            pseudo_x, pseudo_y = model._synthesise(task)
+            start = sum(map(len, x))
+            pools[key] = (start, start + len(pseudo_x))
+            x.append(pseudo_x)
+            y_of_x.append(pseudo_y)
+        rows = torch.cat([torch.arange(len(task.x)), torch.arange(*pools[key])]).to(task.x.device)
+        classifier = model._new_classifier()
+        batches.setdefault(ClassifierTraining.shape_of(classifier, len(rows)), []).append((model, classifier, rows))
+    pool, of_pool = torch.cat(x), torch.cat(y_of_x)
+    for batch in batches.values():
+        for start in range(0, len(batch), _MOST_MEMBERS):
+            members, classifiers, rows_of_members = zip(*batch[start : start + _MOST_MEMBERS], strict=True)
+            seeds = [model.seed_ for model in members]
+            training = leader._classifier_training(
+                list(classifiers), task, pool, of_pool, rows=rows_of_members, seeds=seeds
+            )
+            try:
+                finished = training.run(verbose=verbose)
+            except DGZError:  # none of them is left
+                broken.extend(members)
+                continue
+            for model, classifier in zip(members, finished, strict=True):
+                if all(bool(values.isfinite().all()) for values in classifier.net_.state_dict().values()):
+                    model._finish(classifier)
+                else:
+                    broken.append(model)
+    return broken
+
+
+_MOST_MEMBERS = 64  # trained at once: more would gain no time, and take memory
+
+
+@dataclass
+class _Task:
+    """What training reads, on its device: scaled training rows, class vectors, and test rows where there are such."""
+
+    x: Tensor
+    y: Tensor
+    vectors: Tensor
+    seen: Tensor
+    test_rows: TestRows | None
+
+    @cached_property
+    def residuals(self) -> Tensor:
+        return within_class_residuals(self.x, self.y)
 
 
 def _as_rows(attributes: Any) -> Floats:

@@ -4,8 +4,9 @@ Used by the generators (class level) and the classifier. A network is made witho
 random stream, on the CPU, so that the same seed starts from the same weights on every device.
 """
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar, cast
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, linear
+from torch.nn.functional import leaky_relu, linear, pad
 
 Net = TypeVar("Net", bound=nn.Module)
 SLOPE = 0.2  # of every leaky ReLU, as in f-CLSWGAN, whose settings the paper takes over
@@ -32,10 +33,18 @@ class BlockLinear(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Inputs (n, d_in) each, to (n, d_out)."""
-        out: Tensor = self.bias
+        out = None
         for block, values in zip(self.blocks, inputs, strict=True):
-            out = out + linear(values, block)
-        return out
+            if values.is_cuda and (odd := values.shape[-1] % 8):  # rows that are not aligned cost several times as much
+                block, values = (pad(part, (0, 8 - odd)) for part in (block, values))
+            if out is not None:
+                out = out + values @ block.mT
+            elif block.ndim == 2:
+                out = linear(values, block, self.bias)
+            else:  # stacked; in this order, the gradient of the block has the block's own layout
+                columns = values.mT.expand(len(block), -1, -1)
+                out = torch.baddbmm(self.bias[:, :, None], block, columns).mT
+        return cast(Tensor, out)
 
 
 class MLP(nn.Module):
@@ -70,36 +79,60 @@ class MLP(nn.Module):
             out = layer(leaky_relu(out, SLOPE))
         return cast(Tensor, out.relu() if self.relu_out else out)
 
+    @torch.no_grad()
+    def backpropagate(
+        self, values: Tensor, slope: Callable[[Tensor], Tensor], gradients: Mapping[Tensor, Tensor]
+    ) -> None:
+        """Write the gradients of a loss in all parameters into given buffers; for a network of one input.
+
+        What autograd would do, but with rows as columns and into the same memory every time: on a CPU the products are
+        a quarter faster like that, and no time is lost on fresh pages for gradients of many megabytes.
+
+        Parameters
+        ----------
+        values : (d_in, n)
+            The input, a column for each row.
+        slope : callable
+            Turns the output (d_out, n) into the loss's slope in it.
+        gradients : mapping
+            A buffer for each parameter.
+        """
+        layers = [self.first, *self.rest]
+        device = values.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else values.dtype
+        weights = [layer.blocks[0].to(dtype) for layer in layers]  # cast once, for both ways
+        inputs = []
+        for layer, weight in zip(layers, weights, strict=True):
+            inputs.append(values.to(dtype))
+            out = torch.addmm(layer.bias[:, None], weight, inputs[-1])
+            values = leaky_relu(out, SLOPE)
+        out = out.relu_() if self.relu_out else out
+        back = slope(out).to(out.dtype)
+        if self.relu_out:
+            back = back.masked_fill(out == 0, 0.0)
+        for layer, weight, values in zip(reversed(layers), reversed(weights), reversed(inputs), strict=True):
+            of_weights = gradients[layer.blocks[0]]
+            if back.dtype == of_weights.dtype:
+                torch.mm(back, values.T, out=of_weights)
+            else:
+                of_weights.copy_(back @ values.T)
+            gradients[layer.bias].copy_(back.sum(1))
+            if layer is not self.first:
+                back = weight.T @ back
+                back = torch.where(values > 0, back, SLOPE * back)
+
 
 class Critic(nn.Module):
-    """The critic D(x, a) of a Wasserstein GAN: one hidden layer, so that its slope in x has a closed form."""
+    """The critic D(x, a) of a Wasserstein GAN: one hidden layer, so that all its derivatives have a closed form."""
 
     def __init__(self, d_x: int, d_a: int, d_hidden: int) -> None:
         super().__init__()
         self.first = BlockLinear([d_x, d_a], d_hidden)
         self.last = BlockLinear([d_hidden], 1)
 
-    def hidden(self, x: Tensor, a: Tensor) -> Tensor:
-        """Pre-activations (n, d_hidden) of the hidden layer: affine in x."""
-        return cast(Tensor, self.first(x, a))
-
-    def score(self, hidden: Tensor) -> Tensor:
-        """D (n,) from the pre-activations."""
-        return cast(Tensor, self.last(leaky_relu(hidden, SLOPE))).squeeze(1)
-
     def forward(self, x: Tensor, a: Tensor) -> Tensor:
         """D (n,) of rows x (n, d_x) with class vectors a (n, d_a)."""
-        return self.score(self.hidden(x, a))
-
-    def slope(self, hidden: Tensor) -> Tensor:
-        r"""Gradient (n, d_x) of D in x, :math:`W_x^\top (w \odot \varphi'(h))`.
-
-        :math:`\varphi'` is constant almost everywhere, so that gradients of this gradient flow through the two weights
-        alone: an ordinary backward pass gives what differentiating twice would.
-        """
-        bend = torch.full_like(hidden, SLOPE).masked_fill(hidden > 0, 1.0)
-        slope: Tensor = bend * self.last.blocks[0] @ self.first.blocks[0]
-        return slope
+        return cast(Tensor, self.last(leaky_relu(self.first(x, a), SLOPE))).squeeze(1)
 
 
 class FreeWeights(nn.Module):
@@ -134,7 +167,8 @@ class ClassStandardisation(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Values (C, width), standardised."""
         if self.training:
-            mean, var = values.mean(0), values.var(0, correction=0)
+            wide = values.to(self.mean.dtype)
+            mean, var = wide.mean(-2), wide.var(-2, correction=0)
             with torch.no_grad():
                 self.mean.lerp_(mean, self.momentum)
                 self.var.lerp_(var, self.momentum)
@@ -142,7 +176,7 @@ class ClassStandardisation(nn.Module):
             mean, var = self.mean, self.var
         # Authors' code: class normalisation's divides by the variance, where its paper has the standard deviation; the
         # published results come from the code.
-        return (values - mean) / (var + 1e-5)
+        return (values - mean[..., None, :]) / (var[..., None, :] + 1e-5)
 
 
 class ClassNormalisedMapper(nn.Module):
@@ -160,6 +194,39 @@ class ClassNormalisedMapper(nn.Module):
         scale = attributes.shape[1] ** 0.5 / attributes.norm(dim=1, keepdim=True).clamp(min=1e-12)
         hidden = self.before(self.second(self.first(attributes * scale).relu()))
         return cast(Tensor, self.third(self.after(hidden.relu()))).relu()
+
+
+def stack(nets: Sequence[Net]) -> Net:
+    """One network that runs K of the same kind at once: what it learns, and what it gives, has a dimension K in front.
+
+    Examples
+    --------
+    >>> nets = [initialise(MLP([2], [8, 5]), torch.Generator().manual_seed(seed)) for seed in range(3)]
+    >>> stack(nets)(torch.zeros(7, 2)).shape
+    torch.Size([3, 7, 5])
+    """
+    return _with_values(nets[0], [torch.stack(values) for values in zip(*map(_values, nets), strict=True)])
+
+
+def member_of(net: Net, number: int) -> Net:
+    """Network ``number`` of those that were stacked, as a view: what changes one changes the other."""
+    return _with_values(net, [values[number] for values in _values(net)])
+
+
+def unstack(net: Net, number: int) -> Net:
+    """Network ``number`` of those that were stacked, with values of its own."""
+    return _with_values(net, [values[number].clone() for values in _values(net)])
+
+
+def _values(net: nn.Module) -> list[Tensor]:
+    return [values.detach() for values in (*net.parameters(), *net.buffers())]
+
+
+def _with_values(net: Net, values: Sequence[Tensor]) -> Net:
+    twin = copy.deepcopy(net)
+    for place, value in zip((*twin.parameters(), *twin.buffers()), values, strict=True):
+        place.data = value
+    return twin
 
 
 def initialise(net: Net, rng: torch.Generator) -> Net:

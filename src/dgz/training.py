@@ -1,20 +1,22 @@
 """The training loop: one step after the other, with progress, a history, checkpoints and resumption.
 
 In comes a trainee (networks, optimizers, one random stream and a step); out comes the trained trainee and the history
-of its losses. Data lives on the device and is indexed directly. What is random is drawn from streams that are derived
-from the seed and the stage's name, so that a change in one stage never moves another.
+of its losses. Data lives on the device and is indexed directly; on a GPU, steps are captured once as a graph and then
+replayed. What is random is drawn from streams that are derived from the seed and the stage's name, so that a change in
+one stage never moves another.
 """
 
 import hashlib
 import json
-import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -26,6 +28,8 @@ from dgz.files import write_whole
 from dgz.progress import Progress
 
 Row = dict[str, Any]
+Precision = Literal["float32", "tf32", "bf16"]
+_PATIENCE = 0.5  # seconds that a GPU may run ahead of what has been read from it
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -46,6 +50,20 @@ def pick_device(device: str | torch.device) -> torch.device:
     return found
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether the fused kernels of :mod:`dgz.kernels` can be used on a device."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
+# What the fused kernels multiply. Float16 has TF32's ten bits of fraction in half the space, but not its range.
+OPERANDS: dict[Precision, torch.dtype] = {"float32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
+
+
+def in_range(precision: Precision, *inputs: Tensor) -> bool:
+    """Whether inputs are of a size with which float16 neither overflows nor vanishes, if it is to be used."""
+    return precision != "tf32" or all(0.01 < float(values.abs().max()) < 1000 for values in inputs)
+
+
 def random_stream(seed: int, stage: str, device: torch.device | str = "cpu") -> torch.Generator:
     """The random stream of one stage, derived from the seed and the stage's name.
 
@@ -58,21 +76,64 @@ def random_stream(seed: int, stage: str, device: torch.device | str = "cpu") -> 
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def adam(net: nn.Module, learning_rate: float) -> Adam:
-    """Adam with the settings that all networks here share."""
+@contextmanager
+def multiplying(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Multiply matrices inside the block with a given precision; everything else stays float32.
+
+    ``tf32`` rounds what is multiplied to 10 bits of fraction, on GPUs that know it; ``bf16`` to 7, and results too, on
+    any device.
+    """
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
+    # Casts are not cached: inside a captured graph, a cached one would outlive the weights it was made of.
+    lower = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
+    try:
+        with lower:
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def adam(parameters: Iterable[Tensor], learning_rate: float) -> Adam:
+    """Adam with the settings that all networks here share, and with its moments in place from the start."""
+    leaves = list(parameters)
+    on_gpu = leaves[0].is_cuda
+    rate = torch.tensor(learning_rate, device=leaves[0].device) if on_gpu else learning_rate
     # Authors' code: β1 = 0.5 for every network, which the paper leaves to f-CLSWGAN's settings.
-    return Adam(net.parameters(), lr=learning_rate, betas=(0.5, 0.999), fused=True)
+    optimizer = Adam(leaves, lr=rate, betas=(0.5, 0.999), fused=True, capturable=on_gpu)
+    for leaf in leaves:
+        optimizer.state[leaf] = {
+            "step": torch.zeros((), device=leaf.device),
+            "exp_avg": torch.zeros_like(leaf),
+            "exp_avg_sq": torch.zeros_like(leaf),
+        }
+    return optimizer
 
 
-def update(optimizer: Adam, loss: Tensor) -> None:
+def set_rate(optimizer: Adam, learning_rate: float) -> None:
+    """Change the learning rate, in place where a captured graph may hold it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
+
+
+def descend(optimizer: Adam, loss: Tensor) -> None:
     """One step of ``optimizer`` down ``loss``; only its own parameters get gradients."""
-    parameters = _parameters(optimizer)
-    for values, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-        values.grad = gradient
+    update(optimizer, torch.autograd.grad(loss, parameters_of(optimizer)))
+
+
+def update(optimizer: Adam, gradients: Sequence[Tensor | None]) -> None:
+    """One step of ``optimizer`` with the gradients of its parameters; one without a gradient stays as it is."""
+    for values, gradient in zip(parameters_of(optimizer), gradients, strict=True):
+        # Adam's fused kernels take memory as it comes.
+        values.grad = None if gradient is None else gradient.contiguous()
     optimizer.step()
 
 
-def _parameters(optimizer: Adam) -> list[Tensor]:
+def parameters_of(optimizer: Adam) -> list[Tensor]:
+    """Everything that an optimizer moves."""
     return [values for group in optimizer.param_groups for values in group["params"]]
 
 
@@ -88,19 +149,112 @@ class Trainee(ABC):
         Where every random number of a step comes from; on the device of the data.
     n_steps : int
         Steps of one epoch.
+    precision : {"float32", "tf32", "bf16"}
+        How matrices are multiplied in a step.
+    steps_alike : bool
+        Whether all steps of an epoch are the same but for the random numbers they draw, so that one captured step
+        stands for all; otherwise the epoch is captured whole.
     """
 
     networks: Mapping[str, nn.Module]
     optimizers: Mapping[str, Adam]
     rng: torch.Generator
     n_steps: int
+    precision: Precision = "float32"
+    steps_alike = True
+    _is_warm = False
+    _captured: "_Captured | None" = None
+
+    @property
+    def rngs(self) -> list[torch.Generator]:
+        """All random streams."""
+        return [self.rng]
 
     @abstractmethod
     def step(self) -> dict[str, Tensor]:
-        """Update the networks once; gives the losses, as tensors of one number that stay on the device."""
+        """Update the networks once; gives the losses, one number each or one for each member trained at once.
+
+        A step never waits for the device: it reads nothing back, and all its shapes are known beforehand.
+        """
 
     def begin_epoch(self, epoch: int) -> None:  # noqa: B027  (most trainees have nothing to prepare)
-        """Prepare epoch number ``epoch``, counted from 1: shuffle rows, set learning rates."""
+        """Prepare epoch number ``epoch``, counted from 1: what the host has to do, such as setting learning rates."""
+
+    def shuffle(self) -> None:  # noqa: B027  (most trainees draw rows in each step)
+        """Prepare an epoch: what the device has to do."""
+
+    def mean_losses(self, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Means over an epoch from the sums over its steps."""
+        return {name: total / self.n_steps for name, total in totals.items()}
+
+    def measure(self) -> dict[str, Tensor]:
+        """What is found out after each epoch: whether everything learned is finite."""
+        values = [values for net in self.networks.values() for values in net.state_dict().values()]
+        # What is not finite stays so in a sum.
+        return {SOUND: torch.stack([part.sum() for part in values]).isfinite().all()}
+
+
+SOUND = "is sound"  # in rows that have not been checked yet
+
+
+class _Captured:
+    """A CUDA graph of some work, and the numbers that the work gives."""
+
+    def __init__(self, trainee: Trainee, work: Callable[[], dict[str, Tensor]]) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        for rng in trainee.rngs:
+            self.graph.register_generator_state(rng)
+        # Another thread may use the GPU meanwhile.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.found = _Numbers.of(work())
+
+    def replay(self, times: int = 1) -> "_Numbers":
+        """Do the work again; numbers of several times are added up."""
+        total = torch.zeros_like(self.found.values)
+        for _ in range(times):
+            self.graph.replay()
+            total += self.found.values
+        return _Numbers(self.found.names, total)
+
+
+class _Numbers(NamedTuple):
+    """Named numbers on a device, in one tensor: one each, or one for each member."""
+
+    names: list[str]
+    values: Tensor
+
+    @classmethod
+    def of(cls, found: Mapping[str, Tensor]) -> Self:
+        return cls(list(found), torch.stack([value.double() for value in found.values()]))
+
+
+def _epoch(trainee: Trainee) -> _Numbers:
+    """One epoch: the mean of each loss and what was measured at its end, on the device."""
+
+    def steps(n_steps: int) -> dict[str, Tensor]:
+        found: dict[str, list[Tensor]] = {}
+        for _ in range(n_steps):
+            for name, loss in trainee.step().items():
+                found.setdefault(name, []).append(loss.detach())
+        return {name: torch.stack(losses).sum(0) for name, losses in found.items()}
+
+    def epoch() -> dict[str, Tensor]:
+        trainee.shuffle()
+        return trainee.mean_losses(steps(trainee.n_steps)) | trainee.measure()
+
+    with multiplying(trainee.precision, trainee.rng.device):
+        # On a GPU the first epoch is run directly, too: libraries make their plans and kernels are compiled, which a
+        # graph cannot hold. The second is recorded, for all that follow.
+        if trainee.rng.device.type != "cuda" or not trainee._is_warm:
+            trainee._is_warm = True
+            return _Numbers.of(epoch())
+        if trainee.steps_alike:
+            trainee._captured = trainee._captured or _Captured(trainee, lambda: steps(1))
+            names, totals = trainee._captured.replay(trainee.n_steps)
+            means = trainee.mean_losses(dict(zip(names, totals.unbind(), strict=True)))
+            return _Numbers.of(means | trainee.measure())
+        trainee._captured = trainee._captured or _Captured(trainee, epoch)
+        return trainee._captured.replay()
 
 
 class Checkpoints:
@@ -156,17 +310,19 @@ class Checkpoints:
 
 def _state(trainee: Trainee) -> dict[str, Tensor]:
     """Everything that the next step depends on, as named tensors."""
-    tensors = {"rng": trainee.rng.get_state()}
+    tensors = {"rng": torch.stack([rng.get_state() for rng in trainee.rngs])}
     for name, net in trainee.networks.items():
         tensors |= {f"net/{name}/{key}": values for key, values in net.state_dict().items()}
     for name, optimizer in trainee.optimizers.items():
         for index, values in optimizer.state_dict()["state"].items():
             tensors |= {f"adam/{name}/{index}/{key}": value for key, value in values.items()}
-    return {name: values.contiguous() for name, values in tensors.items()}
+    # Copies: fused kernels let parameters share what they count steps with, which a file of tensors cannot.
+    return {name: values.detach().clone(memory_format=torch.contiguous_format) for name, values in tensors.items()}
 
 
 def _load_state(trainee: Trainee, tensors: Mapping[str, Tensor]) -> None:
-    trainee.rng.set_state(tensors["rng"])
+    for rng, state in zip(trainee.rngs, tensors["rng"], strict=True):
+        rng.set_state(state.clone())  # it reads from the start of the memory that a state is in
     for name, net in trainee.networks.items():
         prefix = f"net/{name}/"
         net.load_state_dict({key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)})
@@ -176,11 +332,13 @@ def _load_state(trainee: Trainee, tensors: Mapping[str, Tensor]) -> None:
             if key.startswith(f"adam/{name}/"):
                 _, _, number, what = key.split("/")
                 moments.setdefault(int(number), {})[what] = values
-        for index, parameter in enumerate(_parameters(optimizer)):  # the next step would fail over a misfit, or worse
-            shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        for index, parameter in enumerate(parameters_of(optimizer)):
+            state = optimizer.state[parameter]
+            shapes = {what: moment.shape for what, moment in state.items()}
             if {what: moment.shape for what, moment in moments.get(index, {}).items()} != shapes:
                 raise ValueError(f"the moments of parameter {index} of the {name} do not fit")
-        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+            for what, moment in moments[index].items():
+                state[what].copy_(moment)
 
 
 def train(
@@ -219,46 +377,63 @@ def train(
         When a loss is no longer a finite number; the last checkpoint is from before that.
     """
     history = checkpoints.restore(stage, trainee) if checkpoints else []
+    on_gpu = trainee.rng.device.type == "cuda"
+    if on_gpu:
+        # Autograd's own thread has no CUDA context before its first kernel, and cuBLAS would warn about that.
+        one = torch.ones(1, device=trainee.rng.device, requires_grad=True)
+        torch.autograd.grad(one.exp(), one)
+    unread: list[tuple[_Numbers, Row, Row]] = []
+    read_at = time.monotonic()
     with Progress(stage, total=n_epochs, unit="epochs") if verbose else nullcontext() as progress:
         if progress:
             progress.advance(len(history))
         for epoch in range(len(history) + 1, n_epochs + 1):
             trainee.begin_epoch(epoch)
-            row: Row = {"epoch": epoch, **_mean_losses(stage, trainee, epoch, checkpoints)}
-            if after_epoch is not None:
-                row |= after_epoch(epoch)
-            history.append(row)
+            numbers = _epoch(trainee)
+            unread.append((numbers, {"epoch": epoch}, {} if after_epoch is None else after_epoch(epoch)))
+            # Reading waits for the device, so a GPU is left to run ahead for a while.
+            if on_gpu and epoch < n_epochs and time.monotonic() - read_at < _PATIENCE:
+                continue
+            for read in _read(unread):
+                _require_finite(stage, read, checkpoints)
+                history.append(read)
             if checkpoints:
                 checkpoints.save(stage, trainee, history, is_last=epoch == n_epochs)
             if progress:
-                progress.advance(note=_note(row))
+                progress.advance(len(unread), note=_note(history[-1]))
+            unread, read_at = [], time.monotonic()
     return history
 
 
-def _mean_losses(stage: str, trainee: Trainee, epoch: int, checkpoints: Checkpoints | None) -> dict[str, float]:
-    """Run one epoch; losses are summed on the device and read once."""
-    totals: dict[str, Tensor] = {}
-    for _ in range(trainee.n_steps):
-        for name, loss in trainee.step().items():
-            totals[name] = totals[name] + loss.detach() if name in totals else loss.detach()
-    means = dict(zip(totals, (torch.stack(list(totals.values())) / trainee.n_steps).tolist(), strict=True))
-    broken = [name for name, mean in means.items() if not math.isfinite(mean)]
-    # The last step may break a network whose loss was still sound.
-    sound = [values.isfinite().all() for net in trainee.networks.values() for values in net.state_dict().values()]
-    if not broken and not bool(torch.stack(sound).all()):
-        broken = ["state"]
+def _read(unread: list[tuple[_Numbers, Row, Row]]) -> list[Row]:
+    """A history's rows; what is on the device is read all at once."""
+    read = torch.stack([numbers.values for numbers, _, _ in unread]).tolist()
+    return [
+        {
+            **epoch,
+            **dict(zip(numbers.names, values, strict=True)),
+            **{name: value.tolist() if isinstance(value, Tensor) else value for name, value in after.items()},
+        }
+        for (numbers, epoch, after), values in zip(unread, read, strict=True)
+    ]
+
+
+def _require_finite(stage: str, row: Row, checkpoints: Checkpoints | None) -> None:
+    """Stop where a loss or the state is no finite number any more; of members trained at once, where none is left."""
+    sound = row.pop(SOUND)  # the last step may break a network whose loss was still sound
+    broken = [name for name, value in row.items() if name.endswith("loss") and not np.isfinite(value).any()]
+    broken = broken or ([] if np.any(sound) else ["state"])
     if broken:
         kept = checkpoints.path(stage) if checkpoints else None
         hint = f" The state before is kept in {kept}." if kept and kept.exists() else ""
         raise DGZError(
-            f"Training the {stage} stopped in epoch {epoch}: its {' and '.join(broken)} is no finite number any more; "
-            f"a smaller learning rate or other scaling may help.{hint}"
+            f"Training the {stage} stopped in epoch {row['epoch']}: its {' and '.join(broken)} is no finite number any "
+            f"more; a smaller learning rate or other scaling may help.{hint}"
         )
-    return means
 
 
 def _note(row: Row) -> str:
     """A history's row as a progress note: losses, and H in percent where it is known."""
-    numbers = [f"{name} {value:.3g}" for name, value in row.items() if name.endswith("loss")]
+    numbers = [f"{name} {np.mean(value):.3g}" for name, value in row.items() if name.endswith("loss")]
     tested = row["classifier"][-1] if row.get("classifier") else row  # of a generator: the classifier trained on it
-    return "  ".join([*numbers, *([f"test H {100 * tested['h']:.1f}"] if "h" in tested else [])])
+    return "  ".join([*numbers, *([f"test H {100 * np.mean(tested['h']):.1f}"] if "h" in tested else [])])

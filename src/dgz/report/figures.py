@@ -5,7 +5,7 @@ Text stays text and lines take ``currentColor``, so that one picture fits a ligh
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,3 +88,23 @@ def per_class_figure(record: Record) -> str:
         axes.set_xlabel("classes, best first in each group")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=2, frameon=False)
     return _inline(buffer, f"Accuracy per class of {record.method}")
+
+
+def scale_figure(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str) -> str:
+    """Lines over logarithmic axes: how a quantity grows with the size of a problem.
+
+    Examples
+    --------
+    >>> svg = scale_figure({"seconds": [(10, 0.1), (1000, 9.0)]}, "samples", "seconds of an epoch")
+    >>> svg.startswith("<svg")
+    True
+    """
+    colors = (SEEN, UNSEEN, "#5b8c3a", "#8a5fb0")
+    with _canvas(5.2, 4.0) as (_, axes, buffer):
+        for (label, points), color in zip(series.items(), colors, strict=False):
+            x, y = zip(*sorted(points), strict=True)
+            axes.plot(x, y, "o-", color=color, linewidth=2, label=label)
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+        if len(series) > 1:
+            axes.legend(frameon=False)
+    return _inline(buffer, f"{ylabel} against {xlabel}")
