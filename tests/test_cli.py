@@ -21,7 +21,8 @@ from dgz.model import DGZ
 # One thread: tests run side by side already, and tiny nets gain nothing from more.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 # A net that is trained in a moment.
-TINY = ("--device", "cpu", "--set", "d_hidden=16", "--set", "generator.hidden=[8]", "--set", "learning_rate=0.003")
+NARROW = ("--device", "cpu", "--set", "d_hidden=16", "--set", "learning_rate=0.003")
+TINY = (*NARROW, "--set", "generator.hidden=[8]")
 
 
 def dgz(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -68,7 +69,7 @@ def samples(tmp_path: Path) -> Path:
 def test_help_reads_like_a_table_of_contents() -> None:
     answer = dgz("--help")
     assert answer.returncode == 0
-    for verb in ("demo", "train", "evaluate", "predict", "add-class", "data"):
+    for verb in ("demo", "train", "sweep", "evaluate", "predict", "add-class", "data"):
         assert f"│ {verb}" in answer.stdout
     for verb in ("info", "check", "import", "download"):
         assert f"│ {verb}" in dgz("data", "--help").stdout
@@ -425,6 +426,176 @@ def test_a_damaged_model_is_refused_with_a_sentence(
     answer = inside("predict", tmp_path, bundle)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith(f"Error: {tensors} cannot be read: ")
+
+
+# --- Sweeps.
+BRIEF = ("--without-generator", "--set", "n_epochs=3", "--set", "generator.n_epochs=2")
+SHORT = (*BRIEF, *TINY)
+KEYS = ("acc_unseen", "acc_seen", "h", "acc_zsl", "ausuc")
+
+
+def cells(answer: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.stdout.splitlines() if "│" in line]
+
+
+def mean_cell(values: list[float]) -> str:
+    return f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
+
+
+@pytest.fixture(scope="module")
+def swept(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A finished sweep over two settings and two seeds, and what the command that made it said."""
+    folder = tmp_path_factory.mktemp("sweeps") / "sweep"
+    varied = ("--vary", "lambda_1=0.5,2", "--vary", "generator.hidden=[8,4],[8]", "--seeds", "2")
+    return folder, dgz("sweep", bundle, "--out", folder, *BRIEF, *NARROW, *varied)
+
+
+def test_a_sweep_prints_means_by_both_selection_rules_and_keeps_every_run(
+    swept: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, answer = swept
+    assert answer.returncode == 0, answer.stderr
+    points = [(value, hidden) for value in ("0.5", "2") for hidden in ("[8,4]", "[8]")]
+    names = [
+        [f"lambda_1={value},generator.hidden={hidden},seed={seed}" for seed in range(2)] for value, hidden in points
+    ]
+    runs = {"index.html", "report.md", *(name for group in names for name in group)}
+    assert {path.name for path in folder.iterdir()} == runs
+    rows = cells(answer)
+    assert len(rows) == 8
+    for k, (value, hidden) in enumerate(points):
+        records = [json.loads((folder / name / "record.json").read_text()) for name in names[k]]
+        assert [record["seed"] for record in records] == [0, 1]
+        assert {record["params"]["lambda_1"] for record in records} == {float(value)}
+        assert {str(record["params"]["generator"]["hidden"]).replace(" ", "") for record in records} == {hidden}
+        assert {record["seconds"]["fitted_together"] for record in records} == {8}
+        ours, oracle = rows[k], rows[4 + k]
+        assert ours[0] == oracle[0] == f"DGZ (generator.hidden={hidden.replace(',', ', ')}, lambda_1={value})"
+        assert ours[2:7] == [mean_cell([record["scores"][key] for record in records]) for key in KEYS]
+        assert oracle[2:6] == [mean_cell([record["oracle"][key] for record in records]) for key in KEYS[:4]]
+        assert (ours[7:], oracle[7:]) == (["last", "2"], ["oracle (best of 3)", "2"])
+        assert ours[4] in (folder / "report.md").read_text()
+        for name in names[k]:
+            assert {path.name for path in (folder / name).iterdir()} == {
+                "config.json", "curve.json", "model", "record.json",
+            }  # fmt: skip
+    assert "picked by the test rows" in answer.stdout
+    assert answer.stdout.endswith(f"Report: {folder / 'index.html'}\n")
+    assert "dgz sweep " in (folder / "report.md").read_text()
+
+
+def test_a_run_of_a_sweep_is_a_run_like_any_other(
+    swept: tuple[Path, subprocess.CompletedProcess[str]], bundle: Path, inside: Inside, tmp_path: Path
+) -> None:
+    one = swept[0] / "lambda_1=2,generator.hidden=[8],seed=1"
+    scores = json.loads((one / "record.json").read_text())["scores"]
+    assert json.loads(inside("evaluate", one, bundle, "--json").stdout) == scores
+    alone = inside(
+        "train", bundle, "--out", tmp_path / "run", *SHORT, "--set", "lambda_1=2", "--seed", 1, "--json"
+    )  # fmt: skip
+    assert json.loads(alone.stdout)["scores"]["h"] == pytest.approx(scores["h"])
+
+
+def test_without_varied_settings_a_sweep_is_over_seeds(bundle: Path, inside: Inside, tmp_path: Path) -> None:
+    answer = inside("sweep", bundle, "--out", tmp_path, *SHORT, "--seeds", "0,3", "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    (row,), (oracle,) = found["rows"], found["oracle"]
+    assert (row["settings"], row["seeds"], row["selection"]) == ({}, [0, 3], "last")
+    records = [json.loads((tmp_path / f"seed={seed}" / "record.json").read_text()) for seed in (0, 3)]
+    for key in KEYS:
+        values = [record["scores"][key] for record in records]
+        assert row["mean"][key] == pytest.approx(np.mean(values))
+        assert row["std"][key] == pytest.approx(np.std(values, ddof=1))
+    assert (oracle["selection"], set(oracle["mean"])) == ("oracle (best of 3)", set(KEYS[:4]))
+    assert found["report"] == str(tmp_path / "index.html")
+
+
+def test_a_sweep_has_five_seeds_unless_told(bundle: Path, inside: Inside, tmp_path: Path) -> None:
+    options = (*SHORT, "--set", "n_epochs=1", "--set", "generator.n_epochs=1", "--json")
+    assert json.loads(inside("sweep", bundle, "--out", tmp_path, *options).stdout)["rows"][0]["seeds"] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+
+
+def test_a_sweep_can_be_widened_and_is_not_lost_by_mistake(bundle: Path, inside: Inside, tmp_path: Path) -> None:
+    command = ("sweep", bundle, "--out", tmp_path, *SHORT, "--seeds", "2")
+    assert inside(*command, "--vary", "lambda_1=1").returncode == 0
+    old = tmp_path / "lambda_1=1,seed=0" / "record.json"
+    before = old.stat().st_mtime_ns
+    refused = inside(*command, "--vary", "lambda_1=1,2")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "seed=0 holds a finished run" in refused.stderr
+    assert not (tmp_path / "lambda_1=2,seed=0").exists()
+    widened = inside(*command, "--vary", "lambda_1=1,2", "--resume")
+    assert "2 of 4 runs were finished already." in widened.stderr
+    assert [(row[0], row[8]) for row in cells(widened)[:2]] == [("DGZ (lambda_1=1)", "2"), ("DGZ (lambda_1=2)", "2")]
+    assert old.stat().st_mtime_ns == before
+    assert inside(*command, "--vary", "lambda_1=1", "--overwrite").returncode == 0
+    assert old.stat().st_mtime_ns > before
+
+
+def test_a_broken_run_of_a_sweep_is_named_and_the_others_are_compared(
+    bundle: Path, inside: Inside, tmp_path: Path
+) -> None:
+    command = ("sweep", bundle, *SHORT, "--seeds", "2")
+    answer = inside(*command, "--out", tmp_path, "--vary", "lambda_1=1,1e39")  # the second is beyond single precision
+    assert answer.returncode == 2
+    broken = [tmp_path / f"lambda_1=1e39,seed={seed}" for seed in range(2)]
+    assert answer.stderr.startswith(f"Error: No model came of {broken[0]}, {broken[1]}: Training broke for 2 of 4 ")
+    assert answer.stderr.count("\n") == 1
+    assert [(row[0], row[8]) for row in cells(answer)] == [("DGZ", "2")] * 2
+    assert (tmp_path / "index.html").is_file()
+    nothing = inside(*command, "--out", tmp_path / "none", "--set", "lambda_1=1e39")
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    assert "No model came of " in nothing.stderr
+
+
+def test_a_sweep_without_test_rows_still_gives_models(samples: Path, inside: Inside) -> None:
+    np.savez(samples / "seen.npz", X=np.random.default_rng(0).random((20, 4)), y=["ant"] * 10 + ["bee"] * 10)
+    inside("data", "import", samples / "seen.npz", "--classes", samples / "classes.csv", "--out", samples / "b")
+    answer = inside("sweep", samples / "b", "--out", samples / "runs", *SHORT, "--seeds", "2")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "There are no scores: the data lacks test rows of seen or of unseen classes.\n"
+    assert sorted(path.name for path in (samples / "runs").iterdir()) == ["seed=0", "seed=1"]
+    assert (samples / "runs" / "seed=1" / "model" / "model.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--vary", "lamda_1=1,2"], "There is no setting 'lamda_1'; did you mean 'lambda_1'?"),
+        (["--vary", "n_per_class=1,many"], "n_per_class must be a whole number, found 'many'."),
+        (["--vary", "n_per_class="], "n_per_class must be a whole number, found ''."),
+        (["--vary", "gate=always,never"], "gate must be one of argmax_all, above_true, always, found 'never'."),
+        (["--vary", "lambda_1"], "A varied setting is written key=value,value,…, found 'lambda_1'."),
+        (["--vary", "lambda_1=1,2", "--vary", "lambda_1=3"], "lambda_1 is varied twice"),
+        (["--vary", "d_hidden=8,16"], "d_hidden cannot be varied, since it is set to one value too."),
+        (["--vary", "lambda_1=1,1.0"], "lambda_1=1,seed=0 and lambda_1=1.0,seed=0 are the same: give each value once."),
+        (["--vary", "generator.hidden=(8,),[8]"], "are the same: give each value once."),
+        (["--vary", "random_state=1,2"], "The setting random_state is what --seeds is for."),
+        (["--set", "random_state=1"], "The setting random_state is what --seeds is for."),
+        (["--seeds", "0"], "Seeds are a number from 1 up, or a list of different ones such as 0,3,7, found '0'."),
+        (["--seeds", "1,1"], "Seeds are a number from 1 up, or a list of different ones such as 0,3,7, found '1,1'."),
+        (["--source", "paper"], "so it needs --preset."),
+        (["--preset", "CUP"], "preset must be one of AWA2, CUB, SUN, APY, found 'CUP'."),
+        (["--vary", "lambda_1=1,-1"], "lambda_1 must be a number from 0 up, found -1."),
+        (["--resume", "--overwrite"], "exclude each other."),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused_before_any_work(
+    bundle: Path, inside: Inside, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    answer = inside("sweep", bundle, "--out", tmp_path / "b", *BRIEF, *NARROW, *arguments)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("Error: ")
+    assert sentence in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.data

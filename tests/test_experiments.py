@@ -1,6 +1,7 @@
 """Runs: what a folder holds, how a broken run goes on, and that no finished one is lost."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dgz import experiments
 from dgz.data import GZSLData, make_synthetic
 from dgz.errors import DGZError
-from dgz.experiments import run
+from dgz.experiments import BrokenRunsError, run, run_many
 from dgz.metrics import gzsl_scores
-from dgz.model import DGZ
+from dgz.model import DGZ, fit_many
 from dgz.peers import CenterRidge
 from dgz.records import Record, last, oracle, read_record
 
@@ -193,3 +195,220 @@ def test_data_without_test_rows_gives_a_model_and_no_scores(data: GZSLData, tmp_
     assert (record.scores, record.oracle) == ({}, None)
     assert read_record(tmp_path).scores == {}
     assert DGZ.load(tmp_path / "model").predict(data.x_train[:1]).tolist()[0] in data.class_names
+
+
+# --- Many at once.
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many models each training was of, in order: one by one through ``fit``, more through ``fit_many``."""
+    counts = []
+
+    def fit(self: DGZ, *arguments: Any, alone: Callable[..., DGZ] = DGZ.fit, **options: Any) -> DGZ:
+        counts.append(1)
+        return alone(self, *arguments, **options)
+
+    def fit_together(models: Any, *arguments: Any, together: Callable[..., Any] = fit_many, **options: Any) -> Any:
+        counts.append(len(models := list(models)))
+        return together(models, *arguments, **options)
+
+    monkeypatch.setattr(DGZ, "fit", fit)
+    monkeypatch.setattr(experiments, "fit_many", fit_together)
+    return counts
+
+
+# No loss survives this λ1: it is no number of single precision.
+BROKEN = {"lambda_1": 1e39}
+
+
+def test_many_runs_are_what_each_would_have_been(data: GZSLData, tmp_path: Path, fits: list[int]) -> None:
+    settings: list[dict[str, Any]] = [{"lambda_1": 0.1}, {"lambda_1": 3.0, "random_state": 7}, {"d_hidden": 8}]
+    folders = [tmp_path / name for name in "abc"]
+    records = run_many([tiny_model(**one) for one in settings], data, folders, selection="validation")
+    assert fits == [3]
+    for one, folder, record in zip(settings, folders, records, strict=True):
+        alone_in = tmp_path / "alone" / folder.name
+        alone = run(tiny_model(**one), data, alone_in, selection="validation")
+        assert read_record(folder) == Record(**json.loads(json.dumps(vars(record))))
+        assert names_in(folder) == names_in(alone_in) == {"config.json", "curve.json", "model", "record.json"}
+        assert (folder / "config.json").read_bytes() == (alone_in / "config.json").read_bytes()
+        same = ("method", "params", "chosen", "seed", "selection", "data", "class_names", "unseen", "device")
+        assert {name: getattr(record, name) for name in same} == {name: getattr(alone, name) for name in same}
+        assert record.scores["h"] == pytest.approx(alone.scores["h"])
+        assert record.oracle == pytest.approx(alone.oracle)
+        model = DGZ.load(folder / "model")
+        assert gzsl_scores(model, data).to_dict() == record.scores
+        assert model.classes_.tolist() == sorted(data.class_names)
+        assert last(json.loads((folder / "curve.json").read_text()))["h"] == round(record.scores["h"], 6)  # type: ignore[index]
+    # No single one's time is known, and no record pretends otherwise.
+    (together,) = {record.seconds["fit_together"] for record in records}
+    assert together > 0
+    for record in records:
+        assert set(record.seconds) == {"fit_together", "fitted_together", "evaluate"}
+        assert record.seconds["fitted_together"] == 3
+
+
+def test_many_runs_without_folders_write_nothing(
+    data: GZSLData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = [tiny_model(random_state=seed) for seed in range(2)]
+    assert [record.seed for record in run_many(iter(models), data)] == [0, 1]
+    assert all(hasattr(model, "weights_") for model in models)
+    assert names_in(tmp_path) == set()
+    assert run_many([], data) == []
+
+
+def test_methods_of_other_kinds_are_run_beside(data: GZSLData, tmp_path: Path, fits: list[int]) -> None:
+    ridge = CenterRidge(alpha=0.01, bandwidth=2.0, seen_penalty=0.01)
+    models = [tiny_model(), ridge, tiny_model(random_state=1)]
+    records = run_many(models, data, [tmp_path / name for name in "abc"])
+    assert [record.method for record in records] == ["DGZ", "CenterRidge", "DGZ"]
+    assert fits == [2]
+    assert set(records[1].seconds) == {"fit", "evaluate"}
+    assert records[1].scores == run(ridge, data).scores
+    assert names_in(tmp_path / "b") == {"config.json", "record.json"}
+
+
+def test_a_single_model_is_run_alone(data: GZSLData, tmp_path: Path, fits: list[int]) -> None:
+    (record,) = run_many([tiny_model()], data, [tmp_path])
+    assert fits == [1]
+    assert set(record.seconds) == {"fit", "evaluate"}
+
+
+def test_only_what_is_not_finished_is_trained_again(data: GZSLData, tmp_path: Path, fits: list[int]) -> None:
+    folders = [tmp_path / str(seed) for seed in range(4)]
+    first = run_many([tiny_model(random_state=seed) for seed in range(2)], data, folders[:2])
+    untouched = (folders[0] / "model" / "model.safetensors").stat().st_mtime_ns
+    models = [
+        tiny_model(random_state=seed, verbose=seed == 0) for seed in range(4)
+    ]  # which changes nothing about a run
+    records = run_many(models, data, folders, resume=True)
+    assert fits == [2, 2]
+    assert [record.seed for record in records] == [0, 1, 2, 3]
+    assert [record.scores for record in records[:2]] == [record.scores for record in first]
+    assert [hasattr(model, "weights_") for model in models] == [False, False, True, True]
+    assert (folders[0] / "model" / "model.safetensors").stat().st_mtime_ns == untouched
+    assert run_many(models, data, folders, resume=True) == [read_record(folder) for folder in folders]
+    assert fits == [2, 2]
+
+
+def test_a_run_with_checkpoints_goes_on_alone(
+    data: GZSLData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: list[int]
+) -> None:
+    broken, whole = tmp_path / "0", tmp_path / "whole"
+    break_off(data, broken, monkeypatch)
+    fits.clear()
+    folders = [broken, tmp_path / "1", tmp_path / "2"]
+    records = run_many([tiny_model(random_state=seed) for seed in range(3)], data, folders, resume=True)
+    assert fits == [2, 1]
+    assert [set(record.seconds) - {"evaluate"} for record in records] == [
+        {"fit_resumed"},
+        {"fit_together", "fitted_together"},
+        {"fit_together", "fitted_together"},
+    ]
+    run(tiny_model(), data, whole)
+    assert (broken / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+    assert names_in(broken) == names_in(whole)
+
+
+def test_many_runs_are_replaced_when_told(data: GZSLData, tmp_path: Path, fits: list[int]) -> None:
+    folders = [tmp_path / name for name in "ab"]
+    run_many([tiny_model(random_state=seed) for seed in range(2)], data, folders)
+    run_many([tiny_model(random_state=seed) for seed in (5, 6)], data, folders, overwrite=True)
+    assert fits == [2, 2]
+    assert [read_record(folder).seed for folder in folders] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("last_one", "options", "sentence"),
+    [
+        ({}, {}, "c holds a finished run; choose another folder or pass --overwrite"),
+        ({"lambda_1": 9}, {"resume": True}, "c differs from this one in settings.lambda_1"),
+        ({"lambda_1": -1}, {"overwrite": True}, "lambda_1 must be a number from 0 up, found -1"),
+        ({}, {"resume": True, "overwrite": True}, "exclude each other"),
+    ],
+)
+def test_one_that_cannot_be_run_stops_all_before_anything_has_changed(
+    data: GZSLData,
+    tmp_path: Path,
+    fits: list[int],
+    last_one: dict[str, Any],
+    options: dict[str, bool],
+    sentence: str,
+) -> None:
+    run(tiny_model(), data, tmp_path / "b")
+    run(tiny_model(), data, tmp_path / "c")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    fits.clear()
+    # All but the last could be run.
+    models = [tiny_model(lambda_1=4), tiny_model(), tiny_model(**last_one)]
+    places = ["a", "b" if options else "new", "c"]
+    with pytest.raises(DGZError, match=sentence):
+        run_many(models, data, [tmp_path / name for name in places], **options)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert fits == []
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_in_the_way_of_one_saves_the_run_that_another_would_replace(data: GZSLData, tmp_path: Path) -> None:
+    record = run(tiny_model(), data, tmp_path / "a")
+    (tmp_path / "b" / "model").mkdir(parents=True)
+    with pytest.raises(DGZError, match="is in the way and belongs to no run"):
+        run_many([tiny_model()] * 2, data, [tmp_path / "a", tmp_path / "b"], overwrite=True)
+    assert read_record(tmp_path / "a").scores == record.scores
+
+
+@pytest.mark.parametrize(
+    ("folders", "sentence"),
+    [
+        (["a", "b"], "found 3 models and 2 folders"),
+        (["a", "b", "a"], "found twice: .*a"),
+        (["a", "b/../a", "c"], "found twice: .*a"),
+    ],
+)
+def test_each_run_has_a_folder_of_its_own(
+    data: GZSLData, tmp_path: Path, folders: list[str], sentence: str, fits: list[int]
+) -> None:
+    with pytest.raises(DGZError, match=f"Each model needs a folder of its own, {sentence}"):
+        run_many([tiny_model(random_state=seed) for seed in range(3)], data, [tmp_path / name for name in folders])
+    assert fits == []
+    assert names_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_broken_run_does_not_lose_the_others(data: GZSLData, tmp_path: Path, place: int) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    models = [tiny_model(random_state=1), tiny_model(random_state=2)]
+    models.insert(place, tiny_model(**BROKEN))
+    with pytest.raises(BrokenRunsError) as caught:
+        run_many(models, data, folders)
+    sentence = str(caught.value)
+    assert sentence.startswith(f"No model came of {folders[place]}: Training broke for 1 of 3 models, ")
+    assert "\n" not in sentence
+    assert [record.seed for record in caught.value.records] == [1, 2]
+    for k, folder in enumerate(folders):
+        assert (folder / "record.json").is_file() == (k != place)
+    assert names_in(folders[place]) == {"config.json"}
+    models[place] = tiny_model(random_state=3)  # as good as none, it is in nobody's way
+    assert len(run_many(models, data, folders, resume=True)) == 3
+
+
+def test_a_broken_run_among_those_that_run_alone_does_not_lose_the_others(
+    data: GZSLData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: CenterRidge, *_: Any) -> None:
+        raise DGZError("Nothing can be solved.")
+
+    monkeypatch.setattr(CenterRidge, "fit", fail)
+    models = [CenterRidge(), tiny_model(), tiny_model(random_state=1), tiny_model(**BROKEN)]
+    with pytest.raises(BrokenRunsError, match=r"No model came of model 1, model 4: Nothing can be solved\.$") as caught:
+        run_many(models, data)
+    assert [record.method for record in caught.value.records] == ["DGZ", "DGZ"]
+
+
+def test_many_runs_without_test_rows_give_models_and_no_scores(data: GZSLData, tmp_path: Path) -> None:
+    parts: dict[str, Any] = {"x_test_unseen": None, "y_test_unseen": None, "test_unseen_index": None}
+    folders = [tmp_path / name for name in "ab"]
+    records = run_many([tiny_model(random_state=seed) for seed in range(2)], replace(data, **parts), folders)
+    assert [(record.scores, record.oracle) for record in records] == [({}, None)] * 2
+    assert DGZ.load(folders[1] / "model").predict(data.x_train[:1]).tolist()[0] in data.class_names

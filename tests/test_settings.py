@@ -4,7 +4,7 @@ from dgz.errors import DGZError
 from dgz.generators import CVAE, WGANGP, CenterMapper
 from dgz.model import DGZ
 from dgz.peers import CenterRidge
-from dgz.settings import configure
+from dgz.settings import configure, file_name, grid, parse_seeds
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,75 @@ def test_settings_that_make_no_sense_are_explained(assignment: str, sentence: st
 def test_settings_of_a_generator_that_is_not_there_are_explained() -> None:
     with pytest.raises(DGZError, match=r"There is no generator that could have the setting 'generator\.n_epochs'"):
         configure(DGZ(), ["generator.n_epochs=3"])
+
+
+# --- Sweeps.
+def test_a_grid_is_every_combination_in_order() -> None:
+    assert grid(["lambda_1=0.5, 2", " gate =always,above_true"]) == [
+        ["lambda_1=0.5", "gate=always"],
+        ["lambda_1=0.5", "gate=above_true"],
+        ["lambda_1=2", "gate=always"],
+        ["lambda_1=2", "gate=above_true"],
+    ]
+    assert grid([], ["lambda_1=2"]) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ("1", ["1"]),
+        ("[512,256],[512]", ["[512,256]", "[512]"]),
+        ("[512, 256]", ["[512, 256]"]),
+        ("(8,),none,(16, 8)", ["(8,)", "none", "(16, 8)"]),
+        ("1,,2", ["1", "", "2"]),
+        ("1,2]", ["1,2]"]),
+    ],
+)
+def test_commas_inside_brackets_part_no_values(values: str, parts: list[str]) -> None:
+    assert grid([f"generator.hidden={values}"]) == [[f"generator.hidden={part}"] for part in parts]
+
+
+def test_the_values_of_a_grid_are_read_like_any_setting() -> None:
+    points = grid(["generator.hidden=[512,256],none", "lr_step=none,3", "generator=CVAE"])
+    models = [configure(DGZ(), point) for point in points]
+    assert [(model.generator.hidden, model.lr_step) for model in models if isinstance(model.generator, CVAE)] == [
+        ([512, 256], None),
+        ([512, 256], 3),
+        (None, None),
+        (None, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("varied", "sentence"),
+    [
+        (["lambda_1"], "A varied setting is written key=value,value,…, found 'lambda_1'."),
+        (["gate=always", "gate=above_true"], "gate is varied twice: give all its values at once, gate=value,value,…."),
+        (["lambda_1=1,2"], "lambda_1 cannot be varied, since it is set to one value too."),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_explained(varied: list[str], sentence: str) -> None:
+    with pytest.raises(DGZError) as caught:
+        grid(varied, ["lambda_1 = 3"])
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("1", [0]), ("5", [0, 1, 2, 3, 4]), ("0,3,7", [0, 3, 7]), ("7, 3", [7, 3]), ("3,", [3])]
+)
+def test_seeds_are_a_number_or_a_list(text: str, seeds: list[int]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "", "many", "1.5", "0,0", "0,,1", ",", "1,x"])
+def test_seeds_that_make_no_sense_are_explained(text: str) -> None:
+    with pytest.raises(DGZError) as caught:
+        parse_seeds(text)
+    expected = f"Seeds are a number from 1 up, or a list of different ones such as 0,3,7, found {text!r}."
+    assert str(caught.value) == expected
+
+
+def test_a_file_name_has_no_more_than_file_names_can_have() -> None:
+    assert file_name(["lambda_1=0.5", "gate=always", "seed=0"]) == "lambda_1=0.5,gate=always,seed=0"
+    assert file_name(["device=cuda:0"]) == "device=cuda-0"
+    assert file_name(["a=../x y\\*?'z"]) == "a=..-xy----z"

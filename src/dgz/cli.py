@@ -49,6 +49,22 @@ Model = Annotated[Path, typer.Argument(help="Folder of a model, or of the run th
 SeenPenalty = Annotated[
     float, typer.Option(help="Subtracted from the scores of seen classes: more of it favours unseen ones.")
 ]
+Preset = Annotated[str | None, typer.Option(help="Settings published for a data set: AWA2, CUB, SUN or APY.")]
+Published = Annotated[
+    str | None, typer.Option("--source", help="Where text and code of the preset differ: released (default) or paper.")
+]
+WithoutGenerator = Annotated[
+    bool, typer.Option("--without-generator", help="Class centres by a mapping net, Gaussian rows round them.")
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(help="How long to train without generator: released (default), or short: less than half the time."),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting: lambda_1=2, generator.hidden=[512,256], …"),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
 
 _DEMO_FOLDER = Path("runs/demo")
 
@@ -123,22 +139,13 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run: model, curve, record, report.")],
     features: Features = "res101",
     semantics: Semantics = "att",
-    preset: Annotated[
-        str | None, typer.Option(help="Settings published for a data set: AWA2, CUB, SUN or APY.")
-    ] = None,
-    published: Annotated[
-        str | None,
-        typer.Option("--source", help="Where text and code of the preset differ: released (default) or paper."),
-    ] = None,
-    without_generator: Annotated[
-        bool, typer.Option("--without-generator", help="Class centres by a mapping net, Gaussian rows round them.")
-    ] = False,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting: lambda_1=2, generator.hidden=[512,256], …"),
-    ] = None,
+    preset: Preset = None,
+    published: Published = None,
+    without_generator: WithoutGenerator = False,
+    schedule: Schedule = None,
+    assignments: Assignments = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    device: Device = "auto",
     evaluate_every: Annotated[
         int, typer.Option(help="Also test a classifier after every so many epochs of the generator; 0: never.")
     ] = 0,
@@ -149,19 +156,11 @@ def train(
     """Train DGZ on a data set, test it, and keep model, record and report in one folder."""
     from dgz.data import load_data
     from dgz.experiments import run
-    from dgz.generators import WGANGP
-    from dgz.model import DGZ
     from dgz.records import is_finished
     from dgz.report import HEADINGS, oracle_rows, score_rows, write_report
     from dgz.settings import configure
 
-    if published is not None and preset is None:
-        raise DGZError("--source says where the settings of a preset come from, so it needs --preset.")
-    if preset is not None:
-        origin: Any = published or "released"  # any text here: the preset says which ones there are
-        model = DGZ.preset(preset, source=origin, without_generator=without_generator)
-    else:
-        model = DGZ.without_generator() if without_generator else DGZ(generator=WGANGP())
+    model = _untrained(preset, published, without_generator, schedule)
     configure(model.set_params(random_state=seed, device=device, verbose=True), assignments or [])
     was_finished = resume and is_finished(out)
     record = run(
@@ -183,14 +182,103 @@ def train(
         return
     console = _console()
     if record.scores:
-        _print_table(HEADINGS, score_rows([record]))
-        if best := oracle_rows([record]):
-            console.print("The best of the curve, picked by the test rows: what released code reports, and no result.")
-            _print_table(HEADINGS, best)
+        _print_scores(HEADINGS, score_rows([record]), oracle_rows([record]))
     else:
-        console.print("There are no scores: the data lacks test rows of seen or of unseen classes.")
+        console.print(_NO_SCORES)
     for what, where in places.items():
         console.print(f"{what.capitalize()}: {escape(str(where))}", soft_wrap=True)
+
+
+@app.command()
+def sweep(
+    source: Source,
+    out: Annotated[Path, typer.Option(help="Folder of the report, with a folder of its own in it for every run.")],
+    varied: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="KEY=VALUE,VALUE,…", help="A setting and its values; all are combined."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="How many random seeds, from 0 on, or which: 0,3,7.")] = "5",
+    features: Features = "res101",
+    semantics: Semantics = "att",
+    preset: Preset = None,
+    published: Published = None,
+    without_generator: WithoutGenerator = False,
+    schedule: Schedule = None,
+    assignments: Assignments = None,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Only train what is not finished yet.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train DGZ with several settings and seeds, as many as can be at once, and compare them."""
+    from dgz.data import load_data
+    from dgz.experiments import BrokenRunsError, run_many
+    from dgz.records import is_finished
+    from dgz.report import write_report
+    from dgz.report.tables import MEAN_HEADINGS, mean_rows, oracle_repeats, repeats
+    from dgz.settings import configure, file_name, grid, parse_seeds
+
+    fixed = assignments or []
+    if any(text.partition("=")[0].strip() == "random_state" for text in [*fixed, *(varied or [])]):
+        raise DGZError("The setting random_state is what --seeds is for.")
+    points = [(point, seed) for point in grid(varied or [], fixed) for seed in parse_seeds(seeds)]
+    models = []
+    for point, seed in points:
+        model = _untrained(preset, published, without_generator, schedule)
+        model.set_params(random_state=seed, device=device, verbose=True)
+        models.append(configure(model, [*fixed, *point]))
+    folders = [out / file_name([*point, f"seed={seed}"]) for point, seed in points]
+    _require_different(models, folders)
+    n_finished = sum(map(is_finished, folders)) if resume else 0
+    broken = None
+    try:
+        records = run_many(models, load_data(source, features, semantics), folders, resume=resume, overwrite=overwrite)
+    except BrokenRunsError as error:
+        if not error.records:
+            raise
+        records, broken = error.records, error
+    if n_finished:
+        typer.echo(f"{n_finished} of {len(folders)} runs were finished already.", err=True)
+    rows, best, page = [], [], None
+    if records[0].scores:
+        rows, best = repeats(records), oracle_repeats(records)
+        command = shlex.join(["dgz", *sys.argv[1:]])
+        page = write_report(records, out, title=records[0].data["name"], command=command)
+    if as_json:
+        found = {"rows": [vars(group) for group in rows], "oracle": [vars(group) for group in best]}
+        _print_json(found | {"report": page and str(page)})
+    elif page is None:
+        _console().print(_NO_SCORES)
+    else:
+        _print_scores(MEAN_HEADINGS, mean_rows(rows), mean_rows(best))
+        _console().print(f"Report: {escape(str(page))}", soft_wrap=True)
+    if broken is not None:
+        raise broken
+
+
+def _untrained(preset: str | None, published: str | None, without_generator: bool, schedule: str | None) -> "DGZ":
+    """The model that the settings start from."""
+    from dgz.generators import WGANGP
+    from dgz.model import DGZ
+
+    if published is not None and preset is None:
+        raise DGZError("--source says where the settings of a preset come from, so it needs --preset.")
+    if schedule is not None and not without_generator:
+        raise DGZError("--schedule is known for the variant without generator, so it needs --without-generator.")
+    # Any text here: the model says which ones there are.
+    origin: Any = published or "released"
+    length: Any = schedule or "released"
+    if preset is not None:
+        return DGZ.preset(preset, source=origin, without_generator=without_generator, schedule=length)
+    return DGZ.without_generator(schedule=length) if without_generator else DGZ(generator=WGANGP())
+
+
+def _require_different(models: "list[DGZ]", folders: list[Path]) -> None:
+    """Raise where two models are the same: 1 and 1.0 are two values to the eye alone."""
+    known = [json.loads(json.dumps(model.settings())) for model in models]
+    for k, settings in enumerate(known):
+        if (first := known.index(settings)) < k:
+            raise DGZError(f"{folders[first].name} and {folders[k].name} are the same: give each value once.")
 
 
 @app.command()
@@ -339,6 +427,43 @@ def _load_data_for(model: "DGZ", source: str, features: str, semantics: str) -> 
     return data
 
 
+@app.command()
+def bench(
+    shapes: Annotated[
+        list[str] | None, typer.Option("--shape", help="AWA2, CUB, SUN or tiny; may be given several times.")
+    ] = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part", help="rate, generator, classifier, whole, many, predict, cmmd or scale; all but scale by default."
+        ),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="How matrices are multiplied: tf32, float32 or bf16.")] = "tf32",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    repeats: Annotated[int, typer.Option(help="Timings of each part, after a warm-up.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Folder for bench.json and the curves.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time training and prediction on made-up data of real shapes."""
+    from dgz.bench import PARTS, write_bench
+    from dgz.bench import bench as measure
+
+    wanted: Any = precision  # any text here: the bench says which ones there are
+    found = measure(
+        parts or [part for part in PARTS if part != "scale"],
+        shapes or ["CUB"],
+        precision=wanted,
+        device=device,
+        repeats=repeats,
+        say=lambda line: typer.echo(line, err=as_json),
+    )
+    written = [] if out is None else write_bench(found, out)
+    if as_json:
+        _print_json(found)
+    for path in written:
+        typer.echo(f"Written: {path}", err=as_json)
+
+
 @data_app.command()
 def info(source: Source, features: Features = "res101", semantics: Semantics = "att", as_json: AsJson = False) -> None:
     """Describe a data set: counts, shapes, norms, balance, hashes."""
@@ -432,6 +557,17 @@ def _console() -> Console:
 
 def _print_json(content: Any) -> None:
     typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+_NO_SCORES = "There are no scores: the data lacks test rows of seen or of unseen classes."
+
+
+def _print_scores(headings: Any, rows: Any, oracle_rows: Any) -> None:
+    """A table of scores, and apart from it, labelled as what they are, those that were chosen on the test rows."""
+    _print_table(headings, rows)
+    if oracle_rows:
+        _console().print("The best of the curve, picked by the test rows: what released code reports, and no result.")
+        _print_table(headings, oracle_rows)
 
 
 def _print_table(headings: Any, rows: Any) -> None:

@@ -1,4 +1,4 @@
-"""Experiments: a method and a data set in, one finished run with its record out.
+"""Experiments: a method, or many, and a data set in; finished runs with their records out.
 
 A run's folder holds ``config.json`` (what is run on what), ``checkpoints/`` while it runs, then ``model/`` and
 ``curve.json``, and last of all ``record.json``: its presence says that the run finished.
@@ -8,11 +8,13 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from dgz.data import GZSLData
 from dgz.data.dataset import listing
@@ -20,7 +22,7 @@ from dgz.errors import DGZError
 from dgz.estimator import GZSLClassifier
 from dgz.files import read_json, write_json
 from dgz.metrics import gzsl_scores
-from dgz.model import DGZ
+from dgz.model import DGZ, fit_many
 from dgz.records import Record, is_finished, oracle, read_record, write_record
 
 _CONFIG, _CHECKPOINTS, _MODEL, _CURVE, _RECORD = "config.json", "checkpoints", "model", "curve.json", "record.json"
@@ -73,31 +75,133 @@ def run(
     ('CenterRidge', 'numbers')
     """
     place = None if folder is None else Path(folder)
-    resumed = False
-    if isinstance(model, DGZ):
-        model.check()  # before the run that it would replace is gone
-    if place is not None:
-        _claim(place, _config(model, data, evaluate_every), resume=resume, overwrite=overwrite)
-        if is_finished(place):
-            return read_record(place)
-        resumed = (place / _CHECKPOINTS).exists()
+    _claim([model], data, [place], evaluate_every, resume=resume, overwrite=overwrite)
+    if place is not None and is_finished(place):
+        return read_record(place)
+    return _run_alone(model, data, place, selection, evaluate_every)
+
+
+class BrokenRunsError(DGZError):
+    """Some of many runs broke; the others are finished.
+
+    Attributes
+    ----------
+    records : list of Record
+        Those of the finished ones.
+    """
+
+    def __init__(self, sentence: str, records: list[Record]) -> None:
+        super().__init__(sentence)
+        self.records = records
+
+
+def run_many(
+    models: Iterable[GZSLClassifier],
+    data: GZSLData,
+    folders: Iterable[str | Path] | None = None,
+    *,
+    selection: str = "last",
+    resume: bool = False,
+    overwrite: bool = False,
+) -> list[Record]:
+    """Do what :func:`run` does for each of many methods, with all that are a :class:`~dgz.DGZ` trained at once.
+
+    See :func:`~dgz.fit_many`. What is trained together keeps no checkpoints: such a run is finished, or as good as
+    none. One that has checkpoints already goes on alone.
+
+    Parameters
+    ----------
+    models : iterable of GZSLClassifier
+        Unfitted methods; they are fitted in place.
+    data : GZSLData
+        What to train and test on.
+    folders : iterable of str or Path, optional
+        One for each model; nothing is written without them.
+    selection, resume, overwrite
+        As in :func:`run`, for every folder. None is touched unless all can be used.
+
+    Returns
+    -------
+    list of Record
+        In the order of the models. The time of those that were trained together is known for all of them alone.
+
+    Raises
+    ------
+    BrokenRunsError
+        When some of the runs broke; it says which, after the others were finished.
+
+    Examples
+    --------
+    >>> from dgz.data import load_numbers
+    >>> models = [DGZ.without_generator(lambda_1=value, n_epochs=1, generator__n_epochs=1) for value in (0.5, 1.0)]
+    >>> [record.params["lambda_1"] for record in run_many(models, load_numbers(0))]
+    [0.5, 1.0]
+    """
+    models = list(models)
+    places = [None] * len(models) if folders is None else [Path(folder) for folder in folders]
+    if len(places) != len(models):
+        raise DGZError(f"Each model needs a folder of its own, found {len(models)} models and {len(places)} folders.")
+    found = [place.resolve() for place in places if place is not None]
+    if twice := sorted({str(place) for place in found if found.count(place) > 1}):
+        raise DGZError(f"Each model needs a folder of its own, found twice: {listing(twice)}.")
+    _claim(models, data, places, 0, resume=resume, overwrite=overwrite)
+    records = {k: read_record(place) for k, place in enumerate(places) if place is not None and is_finished(place)}
+    left = [k for k in range(len(models)) if k not in records]
+    errors: dict[int, DGZError] = {}
+    together = {k: model for k in left if isinstance(model := models[k], DGZ) and not _has_checkpoints(places[k])}
+    if len(together) > 1:  # of a single one, the time is known and checkpoints can be kept
+        seconds, broken = _fit_together(list(together.values()), data)
+        for k, model in together.items():
+            if broken is not None and not _is_fitted(model):
+                errors[k] = broken
+            else:
+                records[k] = _conclude(model, data, places[k], selection, seconds)
+    for k in left:
+        if k not in records and k not in errors:
+            try:
+                records[k] = _run_alone(models[k], data, places[k], selection)
+            except DGZError as error:
+                errors[k] = error
+    done = [records[k] for k in sorted(records)]
+    if errors:
+        names = [str(places[k] or f"model {k + 1}") for k in sorted(errors)]
+        first = errors[min(errors)]
+        raise BrokenRunsError(f"No model came of {listing(names)}: {first}", done) from first
+    return done
+
+
+def _fit_together(models: Sequence[DGZ], data: GZSLData) -> tuple[dict[str, float], DGZError | None]:
+    """Fit models at once; gives the time that took, and the error where some broke, which are then not fitted."""
+    start, broken = time.perf_counter(), None
+    try:
+        fit_many(models, **_by_name(data), verbose=any(model.verbose for model in models))
+    except DGZError as error:
+        broken = error
+    return {"fit_together": time.perf_counter() - start, "fitted_together": len(models)}, broken
+
+
+def _run_alone(
+    model: GZSLClassifier, data: GZSLData, place: Path | None, selection: str, evaluate_every: int = 0
+) -> Record:
+    """Fit one method, from its checkpoints where there are such, and conclude its run."""
+    resumed = _has_checkpoints(place)
     start = time.perf_counter()
-    is_tested = bool(len(data.x_test_seen) and len(data.x_test_unseen))
     if isinstance(model, DGZ):
-        names = np.array(data.class_names)  # what predictions of the saved model are, and what classes are added by
-        model.fit(
-            data.x_train,
-            names[data.y_train],
-            dict(zip(data.class_names, data.attributes, strict=True)),
-            test=data if is_tested else None,
-            evaluate_every=evaluate_every,
-            checkpoint_folder=place and place / _CHECKPOINTS,
-        )
+        checkpoints = place and place / _CHECKPOINTS
+        model.fit(**_by_name(data), evaluate_every=evaluate_every, checkpoint_folder=checkpoints)
     else:
         model.fit(data.x_train, data.y_train, data.attributes)
-    fitted = time.perf_counter()
-    scores = gzsl_scores(model, data).to_dict() if is_tested else {}
-    seconds = {"fit_resumed" if resumed else "fit": fitted - start, "evaluate": time.perf_counter() - fitted}
+    seconds = {"fit_resumed" if resumed else "fit": time.perf_counter() - start}
+    return _conclude(model, data, place, selection, seconds)
+
+
+def _conclude(
+    model: GZSLClassifier, data: GZSLData, place: Path | None, selection: str, seconds: Mapping[str, float]
+) -> Record:
+    """Score a fitted method, and keep everything about its run; ``seconds`` is what training took."""
+    start = time.perf_counter()
+    scores = gzsl_scores(model, data).to_dict() if _is_tested(data) else {}
+    evaluated = time.perf_counter() - start
     curve = [_rounded(row) for row in getattr(model, "history_", [])]
     params = model.settings()
     device = getattr(model, "device_", "cpu")
@@ -113,7 +217,7 @@ def run(
         unseen=data.unseen.tolist(),
         scores=scores,
         oracle=oracle(curve),
-        seconds=seconds,
+        seconds={**seconds, "evaluate": evaluated},
         device=f"CPU ({platform.machine()})" if device == "cpu" else device,
     )
     if place is not None:
@@ -123,6 +227,32 @@ def run(
         write_record(record, place)
         shutil.rmtree(place / _CHECKPOINTS, ignore_errors=True)
     return record
+
+
+def _by_name(data: GZSLData) -> dict[str, Any]:
+    """What a DGZ is fitted on: names are what its predictions are, and what classes are added by."""
+    return {
+        "X": data.x_train,
+        "y": np.array(data.class_names)[data.y_train],
+        "attributes": dict(zip(data.class_names, data.attributes, strict=True)),
+        "test": data if _is_tested(data) else None,
+    }
+
+
+def _is_tested(data: GZSLData) -> bool:
+    return bool(len(data.x_test_seen) and len(data.x_test_unseen))
+
+
+def _is_fitted(model: GZSLClassifier) -> bool:
+    try:
+        check_is_fitted(model)
+    except NotFittedError:
+        return False
+    return True
+
+
+def _has_checkpoints(place: Path | None) -> bool:
+    return place is not None and (place / _CHECKPOINTS).exists()
 
 
 def _config(model: GZSLClassifier, data: GZSLData, evaluate_every: int) -> dict[str, Any]:
@@ -138,36 +268,64 @@ def _config(model: GZSLClassifier, data: GZSLData, evaluate_every: int) -> dict[
     return json.loads(json.dumps(config))  # type: ignore[no-any-return]  # tuples are lists there
 
 
-def _claim(folder: Path, config: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-    """Make a folder ready for a run of ``config``, or say why it cannot be."""
-    if resume and overwrite:
-        raise DGZError("A run is either resumed or overwritten: --resume and --overwrite exclude each other.")
-    folder.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to must fail before the work
-    # A run that was broken off before its first checkpoint is as good as none. Its record is the first to go: what it
-    # says would no longer be true.
-    kept = [folder / name for name in (_RECORD, _MODEL, _CURVE, _CHECKPOINTS) if (folder / name).exists()]
-    if kept and not is_finished(folder) and not (folder / _CONFIG).is_file():
-        raise DGZError(f"{kept[0]} is in the way and belongs to no run; choose another folder.")
-    if overwrite:
-        for path in kept:
+def _claim(
+    models: Sequence[GZSLClassifier],
+    data: GZSLData,
+    places: Sequence[Path | None],
+    evaluate_every: int,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Make folders ready for runs; where one cannot be, say why before anything in any of them has changed."""
+    for model in models:
+        if isinstance(model, DGZ):
+            model.check()  # before the run that it would replace is gone
+    claims = [
+        (place, _config(model, data, evaluate_every))
+        for model, place in zip(models, places, strict=True)
+        if place is not None
+    ]
+    for place, config in claims:
+        _require_free(place, config, resume=resume, overwrite=overwrite)
+    for place, _ in claims:
+        place.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to must fail before the work
+    for place, config in claims:
+        for path in _kept(place) if overwrite else ():
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    elif kept and resume:
-        if odd := _differences(read_json(folder / _CONFIG), config):
-            raise DGZError(
-                f"The run in {folder} differs from this one in {listing(odd)} (see {folder / _CONFIG}): resume it as "
-                "it was, or start anew with --overwrite (overwrite=True)."
-            )
-    elif kept and is_finished(folder):
+        write_json(place / _CONFIG, config)
+
+
+def _kept(folder: Path) -> list[Path]:
+    """What a run left in a folder. Its record is the first to go: what it says would no longer be true."""
+    return [folder / name for name in (_RECORD, _MODEL, _CURVE, _CHECKPOINTS) if (folder / name).exists()]
+
+
+def _require_free(folder: Path, config: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+    """Raise where a run of ``config`` cannot have a folder."""
+    if resume and overwrite:
+        raise DGZError("A run is either resumed or overwritten: --resume and --overwrite exclude each other.")
+    # A run that was broken off before its first checkpoint is as good as none.
+    kept = _kept(folder)
+    if kept and not is_finished(folder) and not (folder / _CONFIG).is_file():
+        raise DGZError(f"{kept[0]} is in the way and belongs to no run; choose another folder.")
+    if not kept or overwrite:
+        return
+    if not resume and is_finished(folder):
         raise DGZError(f"{folder} holds a finished run; choose another folder or pass --overwrite (overwrite=True).")
-    elif kept:
+    if not resume:
         raise DGZError(
             f"{folder} holds an unfinished run; go on with --resume (resume=True), or start anew with --overwrite "
             "(overwrite=True)."
         )
-    write_json(folder / _CONFIG, config)
+    if odd := _differences(read_json(folder / _CONFIG), config):
+        raise DGZError(
+            f"The run in {folder} differs from this one in {listing(odd)} (see {folder / _CONFIG}): resume it as "
+            "it was, or start anew with --overwrite (overwrite=True)."
+        )
 
 
 def _differences(there: Any, here: dict[str, Any]) -> list[str]:

@@ -49,7 +49,8 @@ class Record:
     oracle : dict, optional
         Scores of the epoch that is best on the test rows, see :func:`oracle`: to be labelled so wherever it is shown.
     seconds : dict
-        Wall-clock time of each part; ``fit_resumed`` instead of ``fit`` where only the end of a training was timed.
+        Wall-clock time of each part; ``fit_resumed`` instead of ``fit`` where only the end of a training was timed, and
+        ``fit_together`` where the time is that of a number of models trained at once, ``fitted_together``.
     device : str
         What it ran on.
     versions : dict

@@ -5,8 +5,10 @@ keys, its type hints say what a value may be.
 """
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import product
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -25,6 +27,8 @@ _EXPECTED = {
     NoneType: "none",
     ClassGenerator: f"one of {', '.join(GENERATORS)}",
 }
+# Where a comma parts two values: outside of brackets, of which no setting has one inside another.
+_BETWEEN_VALUES = re.compile(r",(?![^\[(]*[\])])")
 
 
 def configure(model: Estimator, assignments: Sequence[str]) -> Estimator:
@@ -69,6 +73,70 @@ def configure(model: Estimator, assignments: Sequence[str]) -> Estimator:
             raise DGZError(f"{key} must be {_expected(hint)}, found {text!r}.")
         owner.set_params(**{name: fitting[0]})
     return model
+
+
+def grid(varied: Sequence[str], taken: Sequence[str] = ()) -> list[list[str]]:
+    """Every combination of settings of which several values are given, each as assignments for :func:`configure`.
+
+    Parameters
+    ----------
+    varied : sequence of str
+        Each is written ``key=value,value,…``; commas inside brackets part no values.
+    taken : sequence of str
+        Settings as in :func:`configure`, which are not varied, since they have their value already.
+
+    Examples
+    --------
+    >>> grid(["lambda_1=0.5,2", "generator.hidden=[512,256],[512]"])[2]
+    ['lambda_1=2', 'generator.hidden=[512,256]']
+    >>> grid([])
+    [[]]
+    """
+    fixed = {_key(assignment) for assignment in taken}
+    choices: dict[str, list[str]] = {}
+    for text in varied:
+        key, (_, equals, values) = _key(text), text.partition("=")
+        if not equals:
+            raise DGZError(f"A varied setting is written key=value,value,…, found {text!r}.")
+        if key in choices:
+            raise DGZError(f"{key} is varied twice: give all its values at once, {key}=value,value,….")
+        if key in fixed:
+            raise DGZError(f"{key} cannot be varied, since it is set to one value too.")
+        choices[key] = [f"{key}={value.strip()}" for value in _BETWEEN_VALUES.split(values)]
+    return [list(point) for point in product(*choices.values())]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Random seeds: so many from 0 on, or exactly those of a list.
+
+    Examples
+    --------
+    >>> parse_seeds("3"), parse_seeds("0,3,7"), parse_seeds("3,")
+    ([0, 1, 2], [0, 3, 7], [3])
+    """
+    try:
+        listed = [int(part) for part in text.removesuffix(",").split(",")]
+        seeds = listed if "," in text else list(range(*listed))
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise DGZError(f"Seeds are a number from 1 up, or a list of different ones such as 0,3,7, found {text!r}.")
+    return seeds
+
+
+def file_name(assignments: Sequence[str]) -> str:
+    """Settings as the name of a file, without what such a name cannot have everywhere.
+
+    Examples
+    --------
+    >>> file_name(["generator.hidden=[512, 256]", "device=cuda:0", "seed=3"])
+    'generator.hidden=[512,256],device=cuda-0,seed=3'
+    """
+    return re.sub(r"[^\w.,=+()\[\]-]", "-", re.sub(r"\s", "", ",".join(assignments)))
+
+
+def _key(assignment: str) -> str:
+    return assignment.partition("=")[0].strip()
 
 
 def _unknown_key(model: BaseEstimator, key: str, params: Mapping[str, Any]) -> str:

@@ -105,6 +105,69 @@ def test_a_resumed_training_shows_no_time_as_its_own(record: Record, tmp_path: P
     assert "fit resumed 1.5 s, evaluate 0.2 s on" in html
 
 
+def test_a_time_that_many_share_is_said_to_be_shared(record: Record, tmp_path: Path) -> None:
+    shared = replace(record, seconds={"fit_together": 1.94, "fitted_together": 16, "evaluate": 0.25})
+    html = write_report([shared], tmp_path, title="t", command="c").read_text()
+    assert "<td>1.9 s / 16</td></tr>" in html
+    assert "fit together 1.9 s of 16 models, evaluate 0.2 s on" in html
+
+
+@pytest.fixture(scope="module")
+def several(record: Record) -> list[Record]:
+    """Two settings, with two seeds and with one."""
+    runs = [(0, 0.01, 0.7), (1, 0.01, 0.8), (0, 0.1, 0.4)]
+    oracle = {"acc_unseen": 0.9, "acc_seen": 0.9, "acc_zsl": 0.9, "generator_epoch": 3, "epoch": 7, "n_candidates": 60}
+    return [
+        replace(
+            record,
+            seed=seed,
+            params=record.params | {"random_state": seed, "alpha": alpha},
+            scores=record.scores | {"h": h},
+            oracle=oracle | {"h": h + 0.1},
+        )
+        for seed, alpha, h in runs
+    ]
+
+
+def test_several_seeds_are_also_shown_by_their_mean(several: list[Record], tmp_path: Path) -> None:
+    html = write_report(several, tmp_path, title="t", command="c").read_text()
+    markdown = (tmp_path / "report.md").read_text()
+
+    def rows(text: str, pattern: str) -> list[list[str]]:
+        found = [re.findall(pattern, line) for line in text.splitlines()]
+        cells = [[row[0].strip(), row[4].strip(), row[7].strip(), row[8].strip()] for row in found if len(row) >= 9]
+        return [row for row in cells if row[0].startswith("CenterRidge")]
+
+    expected = [
+        ["CenterRidge (alpha=0.01)", "75.0 ± 7.1", "last", "2"],
+        ["CenterRidge (alpha=0.1)", "40.0", "last", "1"],
+        ["CenterRidge (alpha=0.01)", "70.0", "last", "0"],
+        ["CenterRidge (alpha=0.01)", "80.0", "last", "1"],
+        ["CenterRidge (alpha=0.1)", "40.0", "last", "0"],
+        ["CenterRidge (alpha=0.01)", "85.0 ± 7.1", "oracle (best of 60)", "2"],
+        ["CenterRidge (alpha=0.1)", "50.0", "oracle (best of 60)", "1"],
+        ["CenterRidge (alpha=0.01)", "80.0", "oracle (best of 60)", "0"],
+        ["CenterRidge (alpha=0.01)", "90.0", "oracle (best of 60)", "1"],
+        ["CenterRidge (alpha=0.1)", "50.0", "oracle (best of 60)", "0"],
+    ]
+    assert rows(html, r"<td[^>]*>([^<]*)</td>") == expected
+    assert rows(markdown, r"(?<=\|)([^|]+)(?=\|)") == expected
+    for text in (html, markdown):
+        assert text.count("Mean ± sample standard deviation over seeds.") == 1
+    ours, _, rest = html.partition("<h2>Oracle</h2>")
+    assert "85.0 ± 7.1" not in ours
+    assert "75.0 ± 7.1" not in rest
+    assert "<h2>CenterRidge (alpha=0.1) on numbers, seed 0</h2>" in rest
+
+
+def test_without_a_second_seed_there_is_no_mean(several: list[Record], tmp_path: Path) -> None:
+    html = write_report(several[1:], tmp_path, title="t", command="c").read_text()
+    for text in (html, (tmp_path / "report.md").read_text()):
+        assert "±" not in text
+        assert "Each run" not in text
+        assert "CenterRidge (alpha=0.1)" in text  # which of the two it is must be said all the same
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     from selenium import webdriver
@@ -122,6 +185,21 @@ def browser() -> Iterator[object]:
         driver = webdriver.Chrome(options, Service("/usr/bin/chromedriver"))
         yield driver
         driver.quit()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_browser_shows_means_and_single_runs(browser: Any, several: list[Record], tmp_path: Path, width: int) -> None:
+    browser.set_window_size(width, 900)
+    browser.get(write_report(several, tmp_path, title="t", command="c").resolve().as_uri())
+    tables = browser.find_elements("css selector", "table")
+    assert [len(table.find_elements("css selector", "tbody tr")) for table in tables] == [2, 3, 2, 3]
+    for table in tables:  # the number to compare stands out, in its own column
+        headings = [cell.text for cell in table.find_elements("css selector", "th")]
+        cells = table.find_elements("css selector", "tbody tr:first-child td")
+        assert [cell.get_attribute("class") for cell in cells].index("h") == headings.index("H")
+    assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.get_log("browser") == []
 
 
 @pytest.mark.browser

@@ -1,8 +1,7 @@
 """The report folder: records in; ``index.html``, which opens from disk with no network, and ``report.md`` out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -10,12 +9,25 @@ from dgz.errors import DGZError
 from dgz.files import write_whole
 from dgz.records import Record
 from dgz.report.figures import curve_figure, per_class_figure
-from dgz.report.tables import HEADINGS, SCORES, markdown_table, oracle_rows, score_rows
+from dgz.report.tables import (
+    HEADINGS,
+    MEAN_HEADINGS,
+    SCORES,
+    flat_settings,
+    markdown_table,
+    mean_rows,
+    method_names,
+    oracle_repeats,
+    oracle_rows,
+    repeats,
+    score_rows,
+)
 
 _ORACLE_NOTE = (
     "The epoch with the best test H, chosen on the test rows themselves: to be compared with numbers chosen in the "
     "same way, and with no others."
 )
+_MEANS_NOTE = "Mean ± sample standard deviation over seeds."
 
 
 def write_report(records: Sequence[Record], folder: str | Path, *, title: str, command: str) -> Path:
@@ -42,6 +54,9 @@ def write_report(records: Sequence[Record], folder: str | Path, *, title: str, c
         raise DGZError("A report needs at least one record with scores.")
     folder = Path(folder)
     rows, best_on_test = score_rows(records), oracle_rows(records)
+    groups = repeats(records)
+    is_repeated = any(len(group.seeds) > 1 for group in groups)
+    means, best_means = (mean_rows(groups), mean_rows(oracle_repeats(records))) if is_repeated else ([], [])
     environment = Environment(
         loader=PackageLoader("dgz.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -49,19 +64,26 @@ def write_report(records: Sequence[Record], folder: str | Path, *, title: str, c
         title=title,
         command=command,
         headings=HEADINGS,
+        mean_headings=MEAN_HEADINGS,
         rows=rows,
+        mean_rows=means,
+        means_note=_MEANS_NOTE,
         oracle_rows=best_on_test,
+        oracle_mean_rows=best_means,
         oracle_note=_ORACLE_NOTE,
         meanings=SCORES,
         runs=[
-            (record, curve_figure(record), per_class_figure(record), _worst(record), list(_settings(record)))
-            for record in records
+            (name, record, curve_figure(record), per_class_figure(record), _worst(record), list(flat_settings(record)))
+            for name, record in zip(method_names(records), records, strict=True)
         ],
+        times=_times,
     )
     meanings = "\n".join(f"- **{heading}**: {meaning}" for _, heading, meaning in SCORES)
-    markdown = f"# {title}\n\n{markdown_table(HEADINGS, rows)}\n\n{meanings}\n\n"
+    in_short = f"{_MEANS_NOTE}\n\n{markdown_table(MEAN_HEADINGS, means)}\n\n## Each run\n\n" if means else ""
+    markdown = f"# {title}\n\n{in_short}{markdown_table(HEADINGS, rows)}\n\n{meanings}\n\n"
     if best_on_test:
-        markdown += f"## Oracle\n\n{_ORACLE_NOTE}\n\n{markdown_table(HEADINGS, best_on_test)}\n\n"
+        in_short = f"{markdown_table(MEAN_HEADINGS, best_means)}\n\n### Each run\n\n" if best_means else ""
+        markdown += f"## Oracle\n\n{_ORACLE_NOTE}\n\n{in_short}{markdown_table(HEADINGS, best_on_test)}\n\n"
     markdown += f"Made by `{command}`.\n"
     for name, text in (("report.md", markdown), ("index.html", html)):
         with write_whole(folder / name) as file:
@@ -76,11 +98,8 @@ def _worst(record: Record, most: int = 5) -> list[tuple[str, str, float]]:
     return [(record.class_names[c], "unseen" if c in unseen else "seen", a) for a, c in ranked[:most]]
 
 
-def _settings(record: Record) -> Iterator[tuple[str, Any]]:
-    """Settings by the names that ``--set`` knows them by: a part's kind under its own name, its settings with dots."""
-    for key, value in record.params.items():
-        if isinstance(value, Mapping):
-            yield key, value["kind"]
-            yield from ((f"{key}.{name}", inner) for name, inner in value.items() if name != "kind")
-        else:
-            yield key, value
+def _times(record: Record) -> str:
+    """How long each part took, and of how many models that is the time."""
+    seconds = dict(record.seconds)
+    shared = {"fit_together": f" of {seconds.pop('fitted_together', 1)} models"}
+    return ", ".join(f"{part.replace('_', ' ')} {value:.1f} s{shared.get(part, '')}" for part, value in seconds.items())
