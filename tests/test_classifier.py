@@ -384,6 +384,14 @@ def test_a_member_is_unsound_where_any_of_its_values_is_no_number(weights, value
     assert training.measure()[SOUND].all()
 
 
+def test_infinity_that_a_relu_would_hide_is_found():
+    data = rows()
+    settings = [tiny(weights="class_normalised") for _ in range(2)]
+    training = ClassifierTraining(settings, data.x, data.y, data.attributes, data.seen, seeds=[0, 1])
+    training.net.first.bias.data[1, 0] = -torch.inf
+    assert training.measure()[SOUND].tolist() == [True, False]
+
+
 def test_what_must_be_equal_to_train_at_once():
     shape = ClassifierTraining.shape_of(tiny(), 60)
     alike = {"lambda_1": 3.0, "lambda_2": 3.0, "temperature": 0.5, "gate": "always"}

@@ -377,6 +377,11 @@ def test_a_killed_training_goes_on_and_ends_in_the_same_bytes(bundle: Path, insi
             "source must be one of paper, released, found 'code'.",
         ),
         (["train", "{bundle}", "--source", "paper"], "so it needs --preset."),
+        (["train", "{bundle}", "--schedule", "short"], "so it needs --without-generator."),
+        (
+            ["train", "{bundle}", "--without-generator", "--schedule", "long"],
+            "schedule must be one of released, short, found 'long'.",
+        ),
         (["train", "{bundle}", "--set", "lamda_1=2"], "There is no setting 'lamda_1'; did you mean 'lambda_1'?"),
         (["train", "{bundle}", "--set", "n_epochs=many"], "n_epochs must be a whole number, found 'many'."),
         (["train", "{bundle}", "--device", "abacus"], "device 'abacus' cannot be used here"),

@@ -596,6 +596,13 @@ def test_scores_in_training_follow_classes_and_not_the_order_of_columns():
     assert found["h"].item() == pytest.approx(metrics.gzsl_scores(*as_model_and_data(task)).h)
 
 
+def test_weights_that_are_no_numbers_are_never_right():
+    x, y = torch.eye(3), torch.arange(3)
+    rows = metrics.TestRows(x[:1], y[:1], x[1:], y[1:], torch.tensor([True, False, False]))
+    scores = rows.scores(torch.stack([torch.eye(3), torch.full((3, 3), torch.nan)]))
+    assert all(values.tolist() == [1.0, 0.0] for values in scores.values())
+
+
 def test_a_tie_of_the_two_groups_counts_as_seen_whichever_id_is_lower():
     x, is_seen = torch.eye(4), torch.tensor([False, True, False, True])
     rows = metrics.TestRows(x[:2], torch.tensor([1, 3]), x[2:], torch.tensor([0, 2]), is_seen)

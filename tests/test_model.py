@@ -379,6 +379,29 @@ def test_without_generator_has_the_same_parameters_with_other_values() -> None:
     assert (changed.lambda_1, changed.distribution, changed.generator.n_epochs) == (0.5, "small", 3)
 
 
+def test_the_short_schedule_trains_less_and_moves_faster() -> None:
+    for short, released in (
+        (DGZ.without_generator(schedule="short"), DGZ.without_generator()),
+        (
+            DGZ.preset("CUB", without_generator=True, schedule="short"),
+            DGZ.preset("CUB", without_generator=True, schedule="released"),
+        ),
+    ):
+        assert short.n_epochs < released.n_epochs
+        assert short.generator.n_epochs < released.generator.n_epochs
+        assert short.learning_rate > released.learning_rate
+        assert short.generator.learning_rate > released.generator.learning_rate
+        assert short.lr_step < short.n_epochs
+        changed = {key for key, value in short.get_params().items() if value != released.get_params()[key]}
+        rates = {"learning_rate", "generator__learning_rate"}
+        assert changed == {"n_epochs", "lr_step", "generator", "generator__n_epochs", *rates}
+    assert DGZ.without_generator(schedule="short", n_epochs=7).n_epochs == 7
+    with refused("schedule must be one of released, short", "'long'"):
+        DGZ.without_generator(schedule="long")  # type: ignore[arg-type]
+    with refused("without generator alone"):
+        DGZ.preset("CUB", schedule="short")
+
+
 def test_unknown_presets_and_sources_are_named() -> None:
     with refused("preset must be one of AWA2, CUB, SUN, APY", "'MNIST'"):
         DGZ.preset("mnist")

@@ -655,3 +655,16 @@ def test_a_broken_loss_before_any_checkpoint_promises_none(tmp_path):
         train("toy", Breaks(at_step=1), 5, checkpoints=Checkpoints(tmp_path, "a", every=0))
     assert "kept" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_parameters_that_count_their_steps_together_can_be_kept(tmp_path):
+    toy = Toy()
+    shared = torch.zeros(())
+    for state_of_one in toy.optimizers["toy"].state.values():
+        state_of_one["step"] = shared
+    shared.fill_(7.0)
+    checkpoints = Checkpoints(tmp_path, "f", every=0.0)
+    checkpoints.save("toy", toy, [], is_last=True)
+    again = Toy()
+    checkpoints.restore("toy", again)
+    assert {float(one["step"]) for one in again.optimizers["toy"].state.values()} == {7.0}
