@@ -72,6 +72,16 @@ def test_prediction_in_blocks_equals_prediction_at_once(
     np.testing.assert_array_equal(fitted.predict(numbers.x_test_seen), whole)
 
 
+def test_many_classes_make_blocks_smaller(
+    fitted: CenterRidge, numbers: GZSLData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, score, sizes = fitted.predict(numbers.x_test_seen), fitted._scores, []
+    monkeypatch.setattr("dgz.estimator._MOST_SCORES", 5 * 100 + 99)
+    monkeypatch.setattr(fitted, "_scores", lambda X: sizes.append(len(X)) or score(X))
+    np.testing.assert_array_equal(fitted.predict(numbers.x_test_seen), whole)
+    assert set(sizes[:-1]) == {5}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -5,7 +5,7 @@ class list with its vectors, and predictions over all classes, over some of them
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
 from dgz.errors import DGZError, require_count
 
 Labels = npt.NDArray[Any]
-_BLOCK = 4096  # rows scored at a time when predicting: a scores array of rows × classes is never whole in memory
+_BLOCK, _MOST_SCORES = 4096, 2**24  # rows and scores at a time in predicting: rows × classes is never whole in memory
 
 
 def resolve_classes(y: Labels, attributes: Any) -> tuple[Labels, Floats]:
@@ -127,13 +127,22 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64, np.float16])
-        allowed = np.arange(len(self.classes_)) if classes is None else self._positions(classes)
-        penalty = np.where(self.seen_[allowed], np.float32(seen_penalty), np.float32(0))
-        best = [
-            np.argmax(self._scores(as_floats(X[start : start + _BLOCK], "X"))[:, allowed] - penalty, axis=1)
-            for start in range(0, len(X), _BLOCK)
-        ]
-        return np.asarray(self.classes_[allowed[np.concatenate(best)]])
+        best = [scores.argmax(axis=1) for _, scores in self._blocks(X, classes, seen_penalty)]
+        allowed = self.classes_ if classes is None else self.classes_[self._positions(classes)]
+        return np.asarray(allowed[np.concatenate(best)])
+
+    def _blocks(
+        self, X: Any, classes: Any, seen_penalty: float
+    ) -> Iterator[tuple[slice, npt.NDArray[np.floating[Any]]]]:
+        """Blocks of rows, with their scores for ``classes`` less the penalty on the seen ones."""
+        allowed = None if classes is None else self._positions(classes)
+        seen = self.seen_ if allowed is None else self.seen_[allowed]
+        size = max(min(_BLOCK, _MOST_SCORES // len(self.classes_)), 1)
+        for start in range(0, len(X), size):
+            block = slice(start, start + size)
+            scores = self._scores(as_floats(X[block], "X"))
+            scores = scores if allowed is None else scores[:, allowed]
+            yield block, scores - np.where(seen, np.float32(seen_penalty), np.float32(0)) if seen_penalty else scores
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.floating[Any]]:
         """Softmax of the scores over all classes: (n, n_classes)."""
@@ -159,15 +168,12 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DGZError(f"X must have {self.n_features_in_} columns, as the training rows had, found {X.shape[1]}.")
         if (bad := first_bad_row(X)) is not None:
             raise DGZError(f"X must be finite, found NaN or infinity in row {bad}.")
-        allowed = np.arange(len(self.classes_)) if classes is None else self._positions(classes)
-        penalty = np.where(self.seen_[allowed], np.float32(seen_penalty), np.float32(0))
+        allowed = self.classes_ if classes is None else self.classes_[self._positions(classes)]
         labels = np.empty((len(X), min(top, len(allowed))), dtype=self.classes_.dtype)
         probabilities = np.empty(labels.shape, dtype=np.float32)
-        for start in range(0, len(X), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            scores = self._scores(X[block])[:, allowed] - penalty
+        for block, scores in self._blocks(X, classes, seen_penalty):
             best = np.argsort(-scores, axis=1, kind="stable")[:, :top]  # of equal scores the first, as in predict
-            labels[block] = self.classes_[allowed[best]]
+            labels[block] = allowed[best]
             probabilities[block] = np.take_along_axis(softmax(scores / self.temperature, axis=1), best, axis=1)
         return labels, probabilities
 
