@@ -263,10 +263,11 @@ class ClassifierTraining(Trainee):
             return None
         if not in_range(self.precision, self.attributes):
             return None
-        from dgz.kernels import MOST_CLASSES, MappedClassifierStep
+        from dgz.kernels import MOST_CLASSES, MOST_FEATURES, MOST_ROWS, MappedClassifierStep
 
-        if len(self.attributes) > MOST_CLASSES:
-            return None  # its products are large enough to keep a GPU busy
+        sizes = (len(self.attributes), self.batch_size, self.x.shape[1])
+        if any(size > most for size, most in zip(sizes, (MOST_CLASSES, MOST_ROWS, MOST_FEATURES), strict=True)):
+            return None
         counts = torch.zeros(len(self.members), device=self.x.device)
         for k, member in enumerate(self.members):
             for leaf in member.parameters():

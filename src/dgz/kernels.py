@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_CLASSES = 2048  # a row's scores for all classes must fit into one program of the loss kernel
+# What one program holds at once must fit into its registers: a row's scores for all classes, and sums over parts of the
+# rows and of the features. Larger steps have products that keep a GPU busy anyway.
+MOST_CLASSES, MOST_ROWS, MOST_FEATURES = 2048, 1024, 8192
 _ROWS = 2  # of a program of the loss kernel
 Moving = tuple[Tensor, Tensor, Tensor]  # parameters, and Adam's two moments of them
 
