@@ -125,7 +125,7 @@ def check_capture() -> None:
     runs = [run(is_captured) for is_captured in (True, True, False)]
     check("captured epochs, twice: weights", apart(runs[0][1], runs[1][1]), 0.0)
     losses = [torch.tensor([row["loss"] for row in history]) for history, _ in runs]
-    check("captured epochs against direct ones: losses", apart(losses[0], losses[2]), 1e-2)  # other draws of the rows
+    check("captured epochs against direct ones: losses", apart(losses[0], losses[2]), 1e-6)
 
 
 def check_scores() -> None:
@@ -181,11 +181,13 @@ def check_models() -> None:
             pass
         finally:
             WGANGP.fit = fit
+        kept = Path(folder) / "parts" / "generator.safetensors"
+        check("broken off: no state kept", float(not kept.exists()), 0.0)
         resumed = DGZ(**gan).fit(*rows, checkpoint_folder=Path(folder) / "parts", checkpoint_seconds=0)
         losses = [
             torch.tensor([row["critic loss"] for row in m.history_ if "critic loss" in row]) for m in (whole, resumed)
         ]
-        check("broken off and resumed: critic losses", apart(losses[1], losses[0]), 0.2)
+        check("broken off and resumed: critic losses", apart(losses[1], losses[0]), 1e-2)
 
 
 def main() -> None:

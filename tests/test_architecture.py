@@ -28,6 +28,7 @@ ROOMS = [
     "estimator",
     "settings",
     "model",
+    "many",
     "peers",
     "records",
     "experiments",

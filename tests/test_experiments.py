@@ -13,8 +13,9 @@ from dgz import experiments
 from dgz.data import GZSLData, make_synthetic
 from dgz.errors import DGZError
 from dgz.experiments import BrokenRunsError, run, run_many
+from dgz.many import fit_many
 from dgz.metrics import gzsl_scores
-from dgz.model import DGZ, fit_many
+from dgz.model import DGZ
 from dgz.peers import CenterRidge
 from dgz.records import Record, last, oracle, read_record
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from dgz.data import validation_folds as validation_folds
     from dgz.errors import DataError as DataError
     from dgz.errors import DGZError as DGZError
+    from dgz.many import fit_many as fit_many
     from dgz.metrics import gzsl_scores as gzsl_scores
     from dgz.model import DGZ as DGZ
-    from dgz.model import fit_many as fit_many
 
 __version__ = "0.1.0"
 
@@ -32,7 +32,8 @@ _HOMES = {
     ),
     "dgz.errors": ("DGZError", "DataError"),
     "dgz.metrics": ("gzsl_scores",),
-    "dgz.model": ("DGZ", "fit_many"),
+    "dgz.many": ("fit_many",),
+    "dgz.model": ("DGZ",),
 }
 __all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
 

@@ -21,8 +21,9 @@ from dgz.data.dataset import listing
 from dgz.errors import DGZError
 from dgz.estimator import GZSLClassifier
 from dgz.files import read_json, write_json
+from dgz.many import fit_many
 from dgz.metrics import gzsl_scores
-from dgz.model import DGZ, fit_many
+from dgz.model import DGZ
 from dgz.records import Record, is_finished, oracle, read_record, write_record
 
 _CONFIG, _CHECKPOINTS, _MODEL, _CURVE, _RECORD = "config.json", "checkpoints", "model", "curve.json", "record.json"

@@ -382,6 +382,7 @@ def train(
         # Autograd's own thread has no CUDA context before its first kernel, and cuBLAS would warn about that.
         one = torch.ones(1, device=trainee.rng.device, requires_grad=True)
         torch.autograd.grad(one.exp(), one)
+    patience = min(_PATIENCE, checkpoints.every) if checkpoints else _PATIENCE  # only what was read is kept
     unread: list[tuple[_Numbers, Row, Row]] = []
     read_at = time.monotonic()
     with Progress(stage, total=n_epochs, unit="epochs") if verbose else nullcontext() as progress:
@@ -392,7 +393,7 @@ def train(
             numbers = _epoch(trainee)
             unread.append((numbers, {"epoch": epoch}, {} if after_epoch is None else after_epoch(epoch)))
             # Reading waits for the device, so a GPU is left to run ahead for a while.
-            if on_gpu and epoch < n_epochs and time.monotonic() - read_at < _PATIENCE:
+            if on_gpu and epoch < n_epochs and time.monotonic() - read_at < patience:
                 continue
             for read in _read(unread):
                 _require_finite(stage, read, checkpoints)

@@ -11,7 +11,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-import dgz.model
+import dgz.many
 from conftest import tiny_parts
 from dgz import DGZ, fit_many, gzsl_scores, load_numbers
 from dgz.data import GZSLData
@@ -153,7 +153,7 @@ def test_a_model_may_be_there_twice() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_a_crowd_is_trained_in_several_batches(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dgz.model, "_MOST_MEMBERS", most)
+    monkeypatch.setattr(dgz.many, "_MOST_MEMBERS", most)
     settings: Settings = [{"random_state": seed, "n_per_class": 3 + 5 * seed} for seed in range(5)]
     for one, other in zip(*fit_both(settings), strict=True):
         assert_same(one, other)
