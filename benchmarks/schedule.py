@@ -1,8 +1,8 @@
 """How long must the variant without generator train? ``python benchmarks/schedule.py --data DIR [--out FILE]``.
 
 Trains it with many lengths and learning rates on ten leak-free folds of CUB's training rows (``DIR/CUB``: res50,
-sentences), all by ``fit_many``, and prints mean H and T1 over folds and seeds. Test rows are never looked at. The named
-schedule ``short`` is the best of these that a CPU of two cores ends within a minute.
+sentences), all by ``fit_many``, and prints mean H and T1 over folds and seeds. Test rows are never looked at.
+docs/protocol.md says how the named schedule ``short`` was chosen from the outcome.
 """
 
 import argparse
