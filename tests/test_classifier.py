@@ -673,7 +673,7 @@ def test_fit_leaves_its_data_alone():
 
 # --- Doors.
 BAD = {
-    "weights": ["linear", None],
+    "weights": ["bilinear", None],
     "loss": ["hinge", None],
     "gate": ["sometimes", None],
     "lambda_1": [-0.1, float("nan"), None, "4"],

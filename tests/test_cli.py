@@ -17,6 +17,7 @@ from conftest import ROOT
 from dgz.cli import main
 from dgz.data import GZSLData, load_bundle, make_synthetic, save_bundle
 from dgz.model import DGZ
+from dgz.records import read_record
 
 # One thread: tests run side by side already, and tiny nets gain nothing from more.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
@@ -89,7 +90,7 @@ def test_the_demo_trains_prints_a_table_and_writes_a_report(tmp_path: Path) -> N
     record = json.loads((tmp_path / "demo" / "record.json").read_text())
     assert record["scores"]["h"] > 0.75
     assert f"{100 * record['scores']['h']:.1f}" in answer.stdout
-    expected = {"index.html", "report.md", "record.json", "config.json", "curve.json", "model"}
+    expected = {"index.html", "report.md", "record.json", "config.json", "model"}
     assert {path.name for path in (tmp_path / "demo").iterdir()} == expected
 
 
@@ -359,8 +360,9 @@ def test_a_killed_training_goes_on_and_ends_in_the_same_bytes(bundle: Path, insi
 
     resumed, unbroken = dgz(*command, "--out", broken, "--resume"), dgz(*command, "--out", whole)
     assert (resumed.returncode, unbroken.returncode) == (0, 0), resumed.stderr + unbroken.stderr
-    for name in ("model/model.safetensors", "curve.json"):
-        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+    name = "model/model.safetensors"
+    assert (broken / name).read_bytes() == (whole / name).read_bytes()
+    assert read_record(broken).curve == read_record(whole).curve
     assert not (broken / "checkpoints").exists()
     again = inside(*command, "--out", broken, "--resume", "--json")
     assert "finished already" in again.stderr
@@ -390,7 +392,10 @@ def test_a_killed_training_goes_on_and_ends_in_the_same_bytes(bundle: Path, insi
         (["train", "nowhere"], "nowhere is neither a folder nor the name of an embedded data set (numbers)."),
         (["evaluate", "{bundle}", "{bundle}"], "is not a model: it has no model.json."),
         (["evaluate", "{run}", "numbers"], "The rows of numbers have 128 features, but the model was trained on rows"),
-        (["predict", "{run}", "{run}/curve.json"], "curve.json must end in .npy, .npz, .csv, .parquet, found '.json'."),
+        (
+            ["predict", "{run}", "{run}/record.json"],
+            "record.json must end in .npy, .npz, .csv, .parquet, found '.json'.",
+        ),
         (["predict", "{run}", "nowhere.npy"], "nowhere.npy is neither a folder nor"),
         (["predict", "{run}", "wide.npy"], "X must have 12 columns, as the training rows had, found 13."),
         (["predict", "{run}", "none.npy"], "none.npy holds no rows to predict."),
@@ -482,7 +487,7 @@ def test_a_sweep_prints_means_by_both_selection_rules_and_keeps_every_run(
         assert ours[4] in (folder / "report.md").read_text()
         for name in names[k]:
             assert {path.name for path in (folder / name).iterdir()} == {
-                "config.json", "curve.json", "model", "record.json",
+                "config.json", "model", "record.json",
             }  # fmt: skip
     assert "picked by the test rows" in answer.stdout
     assert answer.stdout.endswith(f"Report: {folder / 'index.html'}\n")

@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 import reference
 from dgz import generators
+from dgz.contrastive import ContrastiveWGANGP
 from dgz.errors import DGZError
 from dgz.generators import CVAE, GENERATORS, WGANGP, CenterMapper
 from dgz.nets import MLP
@@ -21,6 +22,7 @@ from dgz.training import Checkpoints, random_stream
 
 SMALL = settings(max_examples=25, deadline=None)
 KINDS = list(GENERATORS.values())
+IN_FEATURE_SPACE = [kind for kind in KINDS if not kind.embeds]
 
 
 # --- Inputs.
@@ -45,8 +47,10 @@ def tiny(kind, **options):
     options = {"n_epochs": 1, "hidden": (16, 8), "learning_rate": 0.01} | options
     if kind is CenterMapper:
         options = {"steps_per_epoch": 1} | options
-    if kind is WGANGP:
-        options = {"critic_hidden": 16, "n_critic": 2} | options
+    if issubclass(kind, WGANGP):
+        options = {"critic_hidden": 16, "n_critic": 2, "attribute_noise": 0.08} | options
+    if kind is ContrastiveWGANGP:
+        options = {"d_projection": 4, "d_comparator": 6, "d_embedding": 5} | options
     return kind(**options)
 
 
@@ -143,7 +147,8 @@ def test_a_gans_center_is_the_mean_of_its_samples():
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_reported_for_every_epoch(kind):
     generator = fit(tiny(kind, n_epochs=3), rows(), after_epoch=lambda epoch: {"twice": 2 * epoch})
-    losses = {CenterMapper: {"loss"}, CVAE: {"loss", "kl loss"}, WGANGP: {"critic loss", "generator loss"}}[kind]
+    of_gan = {"critic loss", "generator loss"}
+    losses = {CenterMapper: {"loss"}, CVAE: {"loss", "kl loss"}}.get(kind, of_gan)
     assert [row["epoch"] for row in generator.history_] == [1, 2, 3]
     assert [row["twice"] for row in generator.history_] == [2, 4, 6]
     assert all(set(row) == {"epoch", "twice"} | losses for row in generator.history_)
@@ -420,7 +425,7 @@ def test_training_noise_has_the_promised_deviation_and_no_mean(kind, monkeypatch
         monkeypatch.setattr(trainee, "draw", lambda *n_batches: drawn.append(draw(*n_batches)) or drawn[-1])
     for _ in range(50):
         trainee.step()
-    if kind is WGANGP:  # all critic steps at once, then the generator's, which reuses the last one's batch
+    if issubclass(kind, WGANGP):  # all critic steps at once, then the generator's, which reuses the last one's batch
         inputs = inputs[::2]
     assert len(inputs) == 50
     noise = []
@@ -428,7 +433,7 @@ def test_training_noise_has_the_promised_deviation_and_no_mean(kind, monkeypatch
         clean = data.attributes[drawn[i][1] if drawn else data.seen]
         noise.append((call[-1][: len(clean)] - clean).flatten())
     noise = torch.cat(noise)
-    n = {CenterMapper: 50 * 4 * 4, CVAE: 50 * 60 * 4, WGANGP: 50 * 2 * 60 * 4}[kind]  # independent numbers
+    n = {CenterMapper: 50 * 4 * 4, CVAE: 50 * 60 * 4}.get(kind, 50 * 2 * 60 * 4)  # independent numbers
     assert len(noise) == n
     assert noise.mean().abs() < 4 * 0.5 / n**0.5
     assert noise.std().item() == pytest.approx(0.5, abs=4 * 0.5 / (2 * n) ** 0.5)
@@ -556,7 +561,7 @@ def test_the_l2_term_is_the_sum_of_the_weight_matrices_norms(kind, monkeypatch):
                     values.fill_(0.5)  # of any size, since they do not count
                 else:
                     norms.append(np.linalg.norm(values.numpy()))
-        first_losses.append(list(trainee.step().values())[-1 if kind is WGANGP else 0].item())
+        first_losses.append(list(trainee.step().values())[-1 if issubclass(kind, WGANGP) else 0].item())
     assert len(norms) == (3 if kind is CenterMapper else 4)
     assert first_losses[1] - first_losses[0] == pytest.approx(0.5 * sum(norms), rel=1e-4)
 
@@ -665,7 +670,7 @@ def test_a_center_is_the_net_of_the_clean_vector():
     assert not centers.requires_grad
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", IN_FEATURE_SPACE)
 def test_outputs_below_zero_are_cut_where_asked_for(kind):
     data = rows()
     for relu_out in (True, False):
@@ -696,6 +701,17 @@ OF_KIND = {
         "d_prior": [-1, 0, 2.5],
     },
     CVAE: {"batch_size": [0, 2.5], "kl_weight": [-1.0, float("nan")], "d_prior": [-1, 0, 2.5]},
+}
+OF_KIND[ContrastiveWGANGP] = OF_KIND[WGANGP] | {
+    "class_weight": [-1.0, float("nan")],
+    "d_embedding": [0, 2.5],
+    "d_projection": [0, 2.5],
+    "d_comparator": [0, 2.5],
+    "decay_every": [0, 2.5],
+    "instance_weight": [-1.0, float("nan")],
+    "comparator_weight": [-1.0, float("inf")],
+    "instance_temperature": [0.0, float("nan")],
+    "comparator_temperature": [-1.0, float("nan")],
 }
 
 
@@ -732,7 +748,7 @@ def test_scikit_learns_contract(kind):
         kind().set_params(n_epoch=3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", IN_FEATURE_SPACE)
 @SMALL
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))
 def test_any_widths_fit_together(kind, hidden, d_a, d_x, n_classes):

@@ -1439,7 +1439,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"n_per_class": 0}, "n_per_class must be a whole number from 1 up, found 0"),
     ({"small_std": -1.0}, "small_std must be a number from 0 up"),
     ({"large_std": float("nan")}, "large_std must be a number from 0 up"),
-    ({"weights": "gifted"}, "weights must be one of mapped, free, class_normalised, found 'gifted'"),
+    ({"weights": "gifted"}, "weights must be one of mapped, free, class_normalised, linear, found 'gifted'"),
     ({"loss": "total"}, "loss must be one of revised, plain, incremental, found 'total'"),
     ({"gate": "closed"}, "gate must be one of argmax_all, above_true, always, found 'closed'"),
     ({"lambda_1": -1.0}, "lambda_1 must be a number from 0 up, found -1.0"),

@@ -67,10 +67,9 @@ def test_the_file_map_names_every_file_and_no_other() -> None:
         depth = (len(line) - len(line.lstrip())) // 2
         folders = [*folders[:depth], name]
         if not name.endswith("/"):
-            named.add("".join(folders))
-    source = {
-        str(path.relative_to(ROOT)) for path in (ROOT / "src" / "dgz").rglob("*") if path.suffix in (".py", ".j2")
-    }
+            named |= {str(path.relative_to(ROOT)) for path in ROOT.glob("".join(folders))} or {name}
+    kinds = (".py", ".j2", ".js", ".toml")
+    source = {str(path.relative_to(ROOT)) for path in (ROOT / "src" / "dgz").rglob("*") if path.suffix in kinds}
     assert named == source
 
 

@@ -17,7 +17,17 @@ from torch.nn.functional import normalize
 from dgz.errors import require_at_least, require_choice, require_count
 from dgz.losses import GATES, Gate, Loss, loss_and_slope
 from dgz.metrics import TestRows
-from dgz.nets import MLP, SLOPE, ClassNormalisedMapper, FreeWeights, initialise, member_of, stack, unstack
+from dgz.nets import (
+    MLP,
+    SLOPE,
+    ClassNormalisedMapper,
+    FreeWeights,
+    LinearWeights,
+    initialise,
+    member_of,
+    stack,
+    unstack,
+)
 from dgz.training import (
     OPERANDS,
     SOUND,
@@ -38,8 +48,19 @@ from dgz.training import (
 if TYPE_CHECKING:
     from dgz.kernels import MappedClassifierStep
 
-Weights = Literal["mapped", "free", "class_normalised"]
+Weights = Literal["mapped", "free", "class_normalised", "linear"]
 _FEWEST_STEPS = 10  # in an epoch: a data set of a few hundred rows is otherwise left untrained by any usual schedule
+
+
+def prepared(x: Tensor, weights: Weights) -> Tensor:
+    """Rows (n, d_x) as a classifier with such weights multiplies them: of unit length, or with a one for the bias.
+
+    Examples
+    --------
+    >>> prepared(torch.tensor([[3.0, 4.0]]), "mapped"), prepared(torch.tensor([[3.0, 4.0]]), "linear")
+    (tensor([[0.6000, 0.8000]]), tensor([[3., 4., 1.]]))
+    """
+    return nn.functional.pad(x, (0, 1), value=1.0) if weights == "linear" else normalize(x)
 
 
 class CosineClassifier(BaseEstimator):  # type: ignore[misc]
@@ -47,9 +68,10 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    weights : {"mapped", "free", "class_normalised"}
+    weights : {"mapped", "free", "class_normalised", "linear"}
         Where a class's weights come from: a mapping net of its vector, nowhere (a free row), or a mapping net with
-        class normalisation.
+        class normalisation. ``linear`` has a free row and a bias, and products with rows as they are instead of
+        cosines: the softmax classifier of the methods before DGZ, with a temperature of 1.
     loss : {"revised", "plain", "incremental"}
         Eq. (8), plain cross-entropy, or Eq. (6).
     gate : {"argmax_all", "above_true", "always"}
@@ -138,6 +160,8 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
             net = MLP([d_a], [self.d_hidden, d_x])
         elif self.weights == "free":
             net = FreeWeights(n_classes, d_x)
+        elif self.weights == "linear":
+            net = LinearWeights(n_classes, d_x)
         else:
             net = ClassNormalisedMapper(d_a, self.d_hidden, d_x)
         self.net_ = initialise(net, rng)
@@ -145,11 +169,14 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
 
     @torch.no_grad()
     def class_weights(self, attributes: Tensor) -> Tensor:
-        """Unit-norm weights (C, d_x) of the classes with the vectors ``attributes`` (C, d_a)."""
+        """Weights of the classes with the vectors ``attributes`` (C, d_a): (C, d_x) of unit norm.
+
+        Linear ones are (C, d_x + 1), of any norm, with the bias in the last column.
+        """
         was_training = self.net_.training
-        weights = normalize(self.net_.eval()(attributes))
+        weights: Tensor = self.net_.eval()(attributes)
         self.net_.train(was_training)
-        return weights
+        return weights if self.weights == "linear" else normalize(weights)
 
     def check(self) -> None:
         """Raise a sentence about the first setting that cannot be used."""
@@ -206,8 +233,8 @@ class ClassifierTraining(Trainee):
         self.classifiers = [classifiers[k] for k in self.places]
         self.rows, self.seeds = [chosen[k] for k in self.places], [seeds[k] for k in self.places]
         self.kind, self.precision, self.test_rows = self.classifiers[0], precision, test_rows
-        self.x, self.y, self.attributes, self.seen = normalize(x), y, attributes, seen
-        self._build()
+        self.x, self.y, self.attributes, self.seen = prepared(x, self.kind.weights), y, attributes, seen
+        self._build(x.shape[1])
         self._plan()
         self.fused = self._fused_step()
 
@@ -217,11 +244,11 @@ class ClassifierTraining(Trainee):
         same = ("weights", "loss", "d_hidden", "n_epochs", "learning_rate", "lr_step", "batch_size", "resample")
         return (*(getattr(classifier, name) for name in same), min(classifier.batch_size, n_rows))
 
-    def _build(self) -> None:
+    def _build(self, d_x: int) -> None:
         """The members' networks as one, and an optimizer that moves each member of it on its own."""
         (n_classes, d_a), device = self.attributes.shape, self.x.device
         starts = [
-            clone(classifier).build(n_classes, d_a, self.x.shape[1], random_stream(seed, "classifier's start")).net_
+            clone(classifier).build(n_classes, d_a, d_x, random_stream(seed, "classifier's start")).net_
             for classifier, seed in zip(self.classifiers, self.seeds, strict=True)
         ]
         self.net = stack(starts).to(device).train()
@@ -293,7 +320,7 @@ class ClassifierTraining(Trainee):
     def restart(self, first: int = 0, x: Tensor | None = None) -> Self:
         """Forget what was learned; with ``x``, after putting it in the place of the rows from ``first`` on."""
         if x is not None:
-            self.x[first:] = normalize(x)
+            self.x[first:] = prepared(x, self.kind.weights)
         with torch.no_grad():
             for values, start in zip(self.net.state_dict().values(), self.start, strict=True):
                 values.copy_(start)
@@ -332,11 +359,11 @@ class ClassifierTraining(Trainee):
 
     @torch.no_grad()
     def class_weights(self) -> Tensor:
-        """Unit-norm weights (K, C, d_x) of all members, never less than float32."""
+        """Weights (K, C, d_x) of all members, never less than float32; see :meth:`CosineClassifier.class_weights`."""
         with multiplying("float32", self.x.device):
-            weights = normalize(self.net.eval()(self.attributes), dim=-1)
+            weights: Tensor = self.net.eval()(self.attributes)
         self.net.train()
-        return weights
+        return weights if self.kind.weights == "linear" else normalize(weights, dim=-1)
 
     def begin_epoch(self, epoch: int) -> None:
         """Let the learning rate sink."""
@@ -382,9 +409,10 @@ class ClassifierTraining(Trainee):
     def _slope(self, weights: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (K,) of the weights (K, C, d_x) on the ``rows`` (K, n), and their slopes in the weights."""
         x, y = self.x[rows], self.y[rows]
+        is_linear = self.kind.weights == "linear"
         norms = torch.linalg.vector_norm(weights, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float))
         norms = norms.clamp(min=1e-12)
-        unit = weights / norms
+        unit = weights if is_linear else weights / norms
         loss, slope = loss_and_slope(
             x @ unit.mT / self.temperature[:, None, None],
             y,
@@ -395,6 +423,8 @@ class ClassifierTraining(Trainee):
             gate=self.gate,
         )
         of_unit = (slope / self.temperature[:, None, None]).mT.to(x.dtype) @ x
+        if is_linear:
+            return loss, of_unit
         # The length of the weights does not matter to a cosine, so nothing of the slope is along them.
         return loss, (of_unit - (of_unit * unit).sum(-1, keepdim=True) * unit) / norms
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dgz.data import GZSLData
     from dgz.data.checks import DataReport
     from dgz.model import DGZ
+    from dgz.paper import Item
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -425,6 +426,93 @@ def _load_data_for(model: "DGZ", source: str, features: str, semantics: str) -> 
             f"{model.n_features_in_}."
         )
     return data
+
+
+@app.command()
+def reproduce(
+    items: Annotated[
+        list[str], typer.Argument(help="Tables and figures of the paper: table1 … figureA3, or [b]all[/b].")
+    ],
+    source: Annotated[
+        Path | None, typer.Option("--data", help="Folder with a folder for each data set: CUB, AWA2, …")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of records and report; runs/reproduce by default, or runs/quick.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few steps of everything on the embedded data: to see that it works.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many random seeds, instead of the number that each item has.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Features file to use where a data set has several; res101 by default.")
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Run tables and figures of the paper again; what is finished already is not run twice."""
+    from dgz.report import write_paper_report
+    from dgz.reproduce import reproduce
+
+    folder = out or Path("runs/quick" if quick else "runs/reproduce")
+    start = time.perf_counter()
+    done = reproduce(
+        items,
+        source,
+        folder,
+        quick=quick,
+        seeds=seeds,
+        features=features,
+        device=device,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    page = write_paper_report(folder)
+    if as_json:
+        _print_json({"items": [item.name for item in done], "missing": _missing(done), "report": str(page)})
+        return
+    console = _console()
+    for sentence in _missing(done):
+        console.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
+    n_runs = len({run for item in done for block in item.blocks for runs in block.rows.values() for run in runs})
+    console.print(f"{len(done)} items of {n_runs} runs in {time.perf_counter() - start:.0f} s")
+    console.print(f"Report: {escape(str(page))}", soft_wrap=True)
+
+
+def _missing(items: "list[Item]") -> list[str]:
+    """A sentence about every data set that was not there, each once."""
+    return list(dict.fromkeys(sentence for item in items for sentence in item.missing))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a reproduction, or with runs in it at any depth.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the report; the same by default.")] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="Also write the table of results into this Markdown file, between its marks.")
+    ] = None,
+) -> None:
+    """Turn records into one page and Markdown tables."""
+    from dgz.paper import Store
+    from dgz.records import read_record
+    from dgz.report import update_readme, write_paper_report, write_report
+
+    if not folder.is_dir():
+        raise DGZError(f"{folder} is no folder.")
+    if any(Store(folder).items()):
+        page = write_paper_report(folder, out)
+        if readme is not None:
+            update_readme(readme, folder)
+    elif readme is not None:
+        raise DGZError(f"{folder} holds no reproduction of the paper, which the table of results is made of.")
+    else:
+        runs = sorted(path.parent for path in folder.rglob("record.json"))
+        if not runs:
+            raise DGZError(f"{folder} holds neither a reproduction of the paper nor a finished run.")
+        records = [read_record(run) for run in runs]
+        command = shlex.join(["dgz", *sys.argv[1:]])
+        page = write_report(records, out or folder, title=folder.resolve().name, command=command)
+    _console().print(f"Report: {escape(str(page))}", soft_wrap=True)
 
 
 @app.command()

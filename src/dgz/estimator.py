@@ -85,7 +85,7 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments as JSON has them; those of a part that is an estimator itself, with its kind."""
-        return {name: _as_json(value) for name, value in self.get_params(deep=False).items()}
+        return {name: as_json(value) for name, value in self.get_params(deep=False).items()}
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, self._learned_last)
@@ -187,8 +187,9 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(np.searchsorted(self.classes_, classes))
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """A setting as JSON has it: a part that is an estimator becomes its kind and its own settings."""
     if hasattr(value, "get_params"):
-        inner = {name: _as_json(part) for name, part in value.get_params().items()}
+        inner = {name: as_json(part) for name, part in value.get_params(deep=False).items()}
         return {"kind": type(value).__name__, **inner}
     return value.item() if isinstance(value, np.generic) else value

@@ -1,14 +1,14 @@
 """Experiments: a method, or many, and a data set in; finished runs with their records out.
 
-A run's folder holds ``config.json`` (what is run on what), ``checkpoints/`` while it runs, then ``model/`` and
-``curve.json``, and last of all ``record.json``: its presence says that the run finished.
+A run's folder holds ``config.json`` (what is run on what), ``checkpoints/`` while it runs, then ``model/``, and last of
+all ``record.json``: its presence says that the run finished.
 """
 
 import json
 import platform
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,19 @@ from dgz.files import read_json, write_json
 from dgz.many import fit_many
 from dgz.metrics import gzsl_scores
 from dgz.model import DGZ
+from dgz.observations import generation, gradients, projection
 from dgz.records import Record, is_finished, oracle, read_record, write_record
 
-_CONFIG, _CHECKPOINTS, _MODEL, _CURVE, _RECORD = "config.json", "checkpoints", "model", "curve.json", "record.json"
+_CONFIG, _CHECKPOINTS, _MODEL, _RECORD = "config.json", "checkpoints", "model", "record.json"
+_GENERATOR_ROWS = 40  # of a record's curve: enough to draw it
+Observe = Mapping[str, Mapping[str, Any]]
+NOTHING: Observe = {}
+# What can be asked for beside test scores; numbers of the first are scores themselves.
+OBSERVATIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "generation": generation,
+    "projection": projection,
+    "gradients": gradients,
+}
 
 
 def run(
@@ -38,6 +48,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     evaluate_every: int = 0,
+    observe: Observe = NOTHING,
 ) -> Record:
     """Fit a method on the training rows, score it on the test rows, and record both.
 
@@ -61,6 +72,8 @@ def run(
         Replace the run in ``folder``.
     evaluate_every : int
         See :meth:`DGZ.fit`.
+    observe : mapping of str to mapping
+        What else to record of a :class:`~dgz.DGZ`: names of ``OBSERVATIONS``, and the options of each.
 
     Raises
     ------
@@ -79,7 +92,7 @@ def run(
     _claim([model], data, [place], evaluate_every, resume=resume, overwrite=overwrite)
     if place is not None and is_finished(place):
         return read_record(place)
-    return _run_alone(model, data, place, selection, evaluate_every)
+    return _run_alone(model, data, place, selection, observe, evaluate_every)
 
 
 class BrokenRunsError(DGZError):
@@ -104,6 +117,9 @@ def run_many(
     selection: str = "last",
     resume: bool = False,
     overwrite: bool = False,
+    observe: Sequence[Observe] | None = None,
+    generator_rows: Any = None,
+    checkpoint_folder: str | Path | None = None,
 ) -> list[Record]:
     """Do what :func:`run` does for each of many methods, with all that are a :class:`~dgz.DGZ` trained at once.
 
@@ -120,6 +136,10 @@ def run_many(
         One for each model; nothing is written without them.
     selection, resume, overwrite
         As in :func:`run`, for every folder. None is touched unless all can be used.
+    observe : sequence of mapping, optional
+        For each model, what else to record of it, as in :func:`run`.
+    generator_rows, checkpoint_folder
+        See :func:`~dgz.fit_many`; such models are all trained together, even a single one.
 
     Returns
     -------
@@ -149,18 +169,21 @@ def run_many(
     records = {k: read_record(place) for k, place in enumerate(places) if place is not None and is_finished(place)}
     left = [k for k in range(len(models)) if k not in records]
     errors: dict[int, DGZError] = {}
+    wanted = [NOTHING] * len(models) if observe is None else list(observe)
+    options = {"generator_rows": generator_rows, "checkpoint_folder": checkpoint_folder}
+    is_special = any(value is not None for value in options.values())
     together = {k: model for k in left if isinstance(model := models[k], DGZ) and not _has_checkpoints(places[k])}
-    if len(together) > 1:  # of a single one, the time is known and checkpoints can be kept
-        seconds, broken = _fit_together(list(together.values()), data)
+    if len(together) > 1 or is_special:  # of a single one, the time is known and checkpoints can be kept
+        seconds, broken = _fit_together(list(together.values()), data, **options)
         for k, model in together.items():
             if broken is not None and not _is_fitted(model):
                 errors[k] = broken
             else:
-                records[k] = _conclude(model, data, places[k], selection, seconds)
+                records[k] = _conclude(model, data, places[k], selection, wanted[k], seconds)
     for k in left:
         if k not in records and k not in errors:
             try:
-                records[k] = _run_alone(models[k], data, places[k], selection)
+                records[k] = _run_alone(models[k], data, places[k], selection, wanted[k])
             except DGZError as error:
                 errors[k] = error
     done = [records[k] for k in sorted(records)]
@@ -171,18 +194,23 @@ def run_many(
     return done
 
 
-def _fit_together(models: Sequence[DGZ], data: GZSLData) -> tuple[dict[str, float], DGZError | None]:
+def _fit_together(models: Sequence[DGZ], data: GZSLData, **options: Any) -> tuple[dict[str, float], DGZError | None]:
     """Fit models at once; gives the time that took, and the error where some broke, which are then not fitted."""
     start, broken = time.perf_counter(), None
     try:
-        fit_many(models, **_by_name(data), verbose=any(model.verbose for model in models))
+        fit_many(models, **_by_name(data), **options, verbose=any(model.verbose for model in models))
     except DGZError as error:
         broken = error
     return {"fit_together": time.perf_counter() - start, "fitted_together": len(models)}, broken
 
 
 def _run_alone(
-    model: GZSLClassifier, data: GZSLData, place: Path | None, selection: str, evaluate_every: int = 0
+    model: GZSLClassifier,
+    data: GZSLData,
+    place: Path | None,
+    selection: str,
+    observe: Observe,
+    evaluate_every: int = 0,
 ) -> Record:
     """Fit one method, from its checkpoints where there are such, and conclude its run."""
     resumed = _has_checkpoints(place)
@@ -193,17 +221,25 @@ def _run_alone(
     else:
         model.fit(data.x_train, data.y_train, data.attributes)
     seconds = {"fit_resumed" if resumed else "fit": time.perf_counter() - start}
-    return _conclude(model, data, place, selection, seconds)
+    return _conclude(model, data, place, selection, observe, seconds)
 
 
 def _conclude(
-    model: GZSLClassifier, data: GZSLData, place: Path | None, selection: str, seconds: Mapping[str, float]
+    model: GZSLClassifier,
+    data: GZSLData,
+    place: Path | None,
+    selection: str,
+    observe: Observe,
+    seconds: Mapping[str, float],
 ) -> Record:
     """Score a fitted method, and keep everything about its run; ``seconds`` is what training took."""
     start = time.perf_counter()
-    scores = gzsl_scores(model, data).to_dict() if _is_tested(data) else {}
+    scores = _rounded(gzsl_scores(model, data).to_dict(max_points=100)) if _is_tested(data) else {}
+    wanted = observe if isinstance(model, DGZ) else NOTHING
+    observed = {name: OBSERVATIONS[name](model, data, **options) for name, options in wanted.items()}
+    scores |= observed.pop("generation", {})
     evaluated = time.perf_counter() - start
-    curve = [_rounded(row) for row in getattr(model, "history_", [])]
+    history = [_rounded(row) for row in getattr(model, "history_", [])]
     params = model.settings()
     device = getattr(model, "device_", "cpu")
     record = Record(
@@ -217,14 +253,15 @@ def _conclude(
         class_names={str(i): name for i, name in enumerate(data.class_names)},
         unseen=data.unseen.tolist(),
         scores=scores,
-        oracle=oracle(curve),
+        oracle=oracle(history),
+        curve=_columns(history),
+        observed=observed,
         seconds={**seconds, "evaluate": evaluated},
         device=f"CPU ({platform.machine()})" if device == "cpu" else device,
     )
     if place is not None:
         if isinstance(model, DGZ):
             model.save(place / _MODEL, overwrite=True)
-            write_json(place / _CURVE, curve)
         write_record(record, place)
         shutil.rmtree(place / _CHECKPOINTS, ignore_errors=True)
     return record
@@ -302,7 +339,7 @@ def _claim(
 
 def _kept(folder: Path) -> list[Path]:
     """What a run left in a folder. Its record is the first to go: what it says would no longer be true."""
-    return [folder / name for name in (_RECORD, _MODEL, _CURVE, _CHECKPOINTS) if (folder / name).exists()]
+    return [folder / name for name in (_RECORD, _MODEL, _CHECKPOINTS) if (folder / name).exists()]
 
 
 def _require_free(folder: Path, config: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
@@ -343,5 +380,30 @@ def _leaves(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{name}.{key}" if name else key)
 
 
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
+def _rounded(content: Any) -> Any:
+    """The same with six digits after the point: less than a test row's share in any score."""
+    if isinstance(content, Mapping):
+        return {key: _rounded(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_rounded(value) for value in content]
+    return round(content, 6) if isinstance(content, float) else content
+
+
+def _columns(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """A model's history as a record has it: all tested epochs of classifiers, and some of the generator's."""
+    tested = [row for row in history if row["stage"] == "classifier" and "h" in row]
+    names = ("generator_epoch", "epoch", "acc_unseen", "acc_seen", "h", "acc_zsl")
+    of_generator = [row for row in history if row["stage"] == "generator"]
+    every = -(-len(of_generator) // _GENERATOR_ROWS)
+    ends = {len(of_generator), *range(every, len(of_generator), every)} if of_generator else set()
+    kept = [row for k, row in enumerate(of_generator, 1) if "cacd" in row or k in ends]
+    keys = dict.fromkeys(key for row in kept for key in row if key != "stage")
+    found = {
+        "classifier": {name: [_short(row[name]) for row in tested] for name in names},
+        "generator": {key: [_short(row.get(key)) for row in kept] for key in keys},
+    }
+    return {stage: columns for stage, columns in found.items() if any(columns.values())}
+
+
+def _short(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else value

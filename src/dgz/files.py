@@ -93,11 +93,48 @@ def write_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path]
                 leftover.unlink(missing_ok=True)
 
 
-def write_json(path: str | Path, content: Any) -> None:
-    """Write ``content`` as indented JSON, whole or not at all. NaN is refused: it is no JSON."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+def write_json(path: str | Path, content: Any, *, compact: bool = False) -> None:
+    """Write ``content`` as JSON, whole or not at all: indented, or ``compact`` with a line for each of its entries.
+
+    NaN is refused: it is no JSON.
+    """
+    if compact:
+        lines = [f"{_as_json(key)}:{_as_json(value)}" for key, value in content.items()]
+        text = "{\n" + ",\n".join(lines) + "\n}"
+    else:
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     with write_whole(path) as file:
         file.write(text.encode() + b"\n")
+
+
+@contextmanager
+def locked(path: str | Path, *, wait: bool) -> Iterator[bool]:
+    """Hold a lock that other processes respect, for as long as the block runs; its file is gone afterwards.
+
+    Gives whether it is held: with ``wait`` always, otherwise only if no one else holds it. A process that dies lets go
+    of it, however it dies. Where the system has no such locks, every process gets it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield True
+        return
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def read_document(path: str | Path, kind: str, version: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from dgz.errors import DGZError, require_at_least, require_choice, require_count
-from dgz.nets import MLP, SLOPE, Critic, initialise
+from dgz.nets import MLP, SLOPE, BlockLinear, Critic, initialise
 from dgz.training import (
     OPERANDS,
     Checkpoints,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dgz.kernels import CriticStep
 
 NoiseUnit = Literal["absolute", "relative"]
+_JUDGE_EPOCHS, _JUDGE_RATE, _JUDGE_BATCH = 50, 1e-3, 100  # f-CLSWGAN's classifier of real rows
 _ROWS_PER_CENTER = 500  # generated rows whose mean is a class's centre: its error is 1/22 of the rows' own spread
 
 
@@ -58,11 +59,12 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
     noise_unit: NoiseUnit
     l2: float
     fgm: float
-    hidden: Sequence[int] | None
+    hidden: Sequence[int] | int | None
     relu_out: bool
     learning_rate: float
 
     can_sample: bool = True  # whether it gives rows of a class, or its centre alone
+    embeds: bool = False  # whether it gives them in a space of its own, which ``embed`` takes rows to
     prior: bool = False  # whether the network takes a random vector beside the class vector
     d_prior: int | None = None  # its width; that of the class vectors by default
 
@@ -103,7 +105,22 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def widths(self, d_x: int) -> Sequence[int]:
         """Widths of the hidden layers for features of width ``d_x``."""
-        return (max(2 * d_x, 512), max(d_x, 256)) if self.hidden is None else self.hidden
+        usual = (max(2 * d_x, 512), max(d_x, 256))
+        if self.hidden is None or isinstance(self.hidden, int):
+            return usual[: self.hidden]
+        return self.hidden
+
+    def networks(self) -> dict[str, nn.Module]:
+        """Everything learned that is used after training, by name."""
+        return {"generator": self.net_}
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Feature rows (n, d_x) in the space of generated ones, which is their own unless ``embeds`` says otherwise."""
+        return x
+
+    def embedded_width(self, d_x: int) -> int:
+        """How many features rows have there."""
+        return d_x
 
     def centers(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
         """The middle (C, d_x) of each class with the vectors ``attributes`` (C, d_a)."""
@@ -127,7 +144,11 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         require_at_least(0, attribute_noise=self.attribute_noise, l2=self.l2, fgm=self.fgm)
         require_at_least(1e-12, learning_rate=self.learning_rate)
         require_count(n_epochs=self.n_epochs, d_prior=1 if self.d_prior is None else self.d_prior)
-        hidden = (1,) if self.hidden is None else self.hidden
+        if isinstance(self.hidden, int) and self.hidden not in (1, 2):
+            raise DGZError(
+                f"hidden must be a list of widths, or 1 or 2 for layers of the usual ones, found {self.hidden}."
+            )
+        hidden = (1,) if self.hidden is None or isinstance(self.hidden, int) else self.hidden
         if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
             raise DGZError(f"hidden must be a list of widths, found {hidden!r}.")
         for width in hidden:
@@ -183,9 +204,9 @@ class CenterMapper(ClassGenerator):
         Weight of the sum of the weight matrices' Frobenius norms; the paper has 0.001 where it is used.
     fgm : float
         Length of the adversarial step on class vectors (fast gradient method); the paper has 0.08 where it is used.
-    hidden : sequence of int, optional
+    hidden : sequence of int, or int, optional
         Widths of the hidden layers; by default (4096, 2048) for 2048 features, as in the paper, and in proportion for
-        others, but at least (512, 256).
+        others, but at least (512, 256). The number 1 takes the first of these layers alone.
     relu_out : bool
         Whether outputs below 0 become 0, as in the released code: right for features that are never negative.
     learning_rate : float
@@ -210,7 +231,7 @@ class CenterMapper(ClassGenerator):
         noise_unit: NoiseUnit = "absolute",
         l2: float = 0.0,
         fgm: float = 0.0,
-        hidden: Sequence[int] | None = None,
+        hidden: Sequence[int] | int | None = None,
         relu_out: bool = True,
         learning_rate: float = 1e-4,
     ) -> None:
@@ -316,6 +337,9 @@ class WGANGP(ClassGenerator):
         Width of the critic's hidden layer; by default that of the generator's first, as in the paper.
     batch_size : int
         Rows per step.
+    class_weight : float
+        Weight, in the generator's loss, of how well a softmax classifier recognises generated rows; that classifier is
+        trained on the real rows beforehand and then left as it is (f-CLSWGAN, Xian et al., 2018). 0 does without.
 
     Examples
     --------
@@ -337,11 +361,12 @@ class WGANGP(ClassGenerator):
         d_prior: int | None = None,
         n_critic: int = 5,
         gp_weight: float = 10.0,
-        hidden: Sequence[int] | None = None,
+        hidden: Sequence[int] | int | None = None,
         relu_out: bool = True,
         critic_hidden: int | None = None,
         learning_rate: float = 1e-4,
         batch_size: int = 512,
+        class_weight: float = 0.0,
     ) -> None:
         self.n_epochs = n_epochs
         self.attribute_noise = attribute_noise
@@ -357,11 +382,12 @@ class WGANGP(ClassGenerator):
         self.critic_hidden = critic_hidden
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+        self.class_weight = class_weight
 
     def check(self) -> None:
         """Raise a sentence about the first setting that cannot be used."""
         super().check()
-        require_at_least(0, gp_weight=self.gp_weight)
+        require_at_least(0, gp_weight=self.gp_weight, class_weight=self.class_weight)
         require_count(n_critic=self.n_critic, batch_size=self.batch_size)
         require_count(critic_hidden=1 if self.critic_hidden is None else self.critic_hidden)
 
@@ -400,6 +426,7 @@ class _WGANTraining(_BatchTraining):
         self.networks = {"generator": generator.net_, "critic": self.critic}
         self.optimizers = {name: adam(net.parameters(), generator.learning_rate) for name, net in self.networks.items()}
         self.fused = self._fused_critic() if has_kernels(x.device) and in_range(self.precision, x, attributes) else None
+        self.judge = _Judge(x, y, seed, precision) if generator.class_weight else None
 
     def _fused_critic(self) -> "CriticStep":
         from dgz.kernels import CriticStep
@@ -442,15 +469,22 @@ class _WGANTraining(_BatchTraining):
         for batch in zip(*(part.chunk(n_critic) for part in (x, fake, y, alpha)), strict=True):
             critic_loss = self._step_critic(*batch)
         # Authors' code: the last critic step's batch, noise and noisy class vectors serve the generator's step too.
-        a, noisy_a, *noise = (part.chunk(n_critic)[-1] for part in (a, noisy_a, *noise))
+        x, y, a, noisy_a, *noise = (part.chunk(n_critic)[-1] for part in (x, y, a, noisy_a, *noise))
 
         def loss(vectors: Tensor) -> Tensor:
-            scores: Tensor = self.critic(gan.net_(*noise, vectors), a)
-            return -scores.float().mean()
+            generated = gan.net_(*noise, vectors)
+            scores: Tensor = self.critic(generated, a)
+            return -scores.float().mean() + self.guidance(generated, x, y)
 
         generator_loss = gan._suppressed(loss, noisy_a)
         descend(self.optimizers["generator"], generator_loss)
         return {"critic loss": critic_loss, "generator loss": generator_loss}
+
+    def guidance(self, generated: Tensor, x: Tensor, y: Tensor) -> Tensor | float:
+        """What else the generator minimises: a function of its rows (n, d_x), real ones, and the classes of both."""
+        if self.judge is None:
+            return 0.0
+        return self.generator.class_weight * self.judge.loss(generated, y)
 
     def _generating(self) -> AbstractContextManager[Any]:
         """Rows for the fused critic are made in the type that it multiplies; there is no gradient to underflow."""
@@ -464,6 +498,34 @@ class _WGANTraining(_BatchTraining):
         loss, slopes = critic_slopes(self.critic, x, fake, self.attributes[y], alpha, self.generator.gp_weight)
         update(self.optimizers["critic"], [slopes.get(values) for values in self.critic.parameters()])
         return loss
+
+
+class _Judge(Trainee):
+    """A softmax classifier of the seen classes, trained as f-CLSWGAN's scripts train theirs, and then left as it is."""
+
+    def __init__(self, x: Tensor, y: Tensor, seed: int, precision: Precision) -> None:
+        self.x, self.y, self.precision = x, y, precision
+        self.rng = random_stream(seed, "judge", x.device)
+        classes = torch.unique(y)
+        self.place = torch.zeros(int(classes[-1]) + 1, dtype=torch.long, device=x.device)  # of each class among them
+        self.place[classes] = torch.arange(len(classes), device=x.device)
+        net = BlockLinear([x.shape[1]], len(classes))
+        self.net = initialise(net, random_stream(seed, "judge's start")).to(x.device)
+        self.networks = {"judge": self.net}
+        self.optimizers = {"judge": adam(self.net.parameters(), _JUDGE_RATE)}
+        self.n_steps = math.ceil(len(x) / _JUDGE_BATCH)
+        train("judge", self, _JUDGE_EPOCHS)
+        self.net.requires_grad_(False)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """How badly rows x (n, d_x) of the classes y (n,) are recognised."""
+        return nn.functional.cross_entropy(self.net(x).float(), self.place[y])
+
+    def step(self) -> dict[str, Tensor]:
+        rows = torch.randint(len(self.x), (min(_JUDGE_BATCH, len(self.x)),), generator=self.rng, device=self.x.device)
+        loss = self.loss(self.x[rows], self.y[rows])
+        descend(self.optimizers["judge"], loss)
+        return {"loss": loss}
 
 
 @torch.no_grad()
@@ -566,7 +628,7 @@ class CVAE(ClassGenerator):
         fgm: float = 0.0,
         d_prior: int | None = None,
         kl_weight: float = 1.0,
-        hidden: Sequence[int] | None = None,
+        hidden: Sequence[int] | int | None = None,
         relu_out: bool = True,
         learning_rate: float = 1e-4,
         batch_size: int = 512,

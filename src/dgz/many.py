@@ -4,23 +4,36 @@ Right of the model, which it fits: generators that several models have in common
 one batched computation.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dgz.classifier import ClassifierTraining, CosineClassifier
 from dgz.errors import DGZError
+from dgz.estimator import as_json
 from dgz.generators import ClassGenerator
-from dgz.model import DGZ
+from dgz.model import DGZ, _Task
+from dgz.training import Checkpoints
 
 _MOST_MEMBERS = 64  # trained at once: more would gain no time, and take memory
 
 
 def fit_many(
-    models: Iterable[DGZ], X: Any, y: Any, attributes: Any = None, *, test: Any = None, verbose: bool = False
+    models: Iterable[DGZ],
+    X: Any,
+    y: Any,
+    attributes: Any = None,
+    *,
+    test: Any = None,
+    generator_rows: Any = None,
+    checkpoint_folder: str | Path | None = None,
+    verbose: bool = False,
 ) -> list[DGZ]:
     """Fit several models on the same rows, with as much of it done at once as can be.
 
@@ -35,6 +48,11 @@ def fit_many(
         Fitted in place.
     X, y, attributes, test
         As in :meth:`DGZ.fit`.
+    generator_rows : array of int, optional
+        Numbers of the rows of ``X`` that generators learn from; all by default. Classifiers learn from all.
+    checkpoint_folder : str or Path, optional
+        Keep the state of generators in training there, of those that take longer than half a minute, and go on from
+        what is there. Remove it when the models are safe.
     verbose : bool
         Show progress.
 
@@ -64,7 +82,10 @@ def fit_many(
         model.__dict__.pop(model._learned_last, None)  # from here on to its end, a failed fit leaves no model
         key = (model.feature_scaling, model.attribute_scaling, model.device, model.precision)
         alike.setdefault(key, []).append(model)
-    broken = [model for group in alike.values() for model in _fit_alike(group, X, y, attributes, test, verbose)]
+    broken = []
+    folder = None if checkpoint_folder is None else Path(checkpoint_folder)
+    for group in alike.values():
+        broken += _fit_alike(group, X, y, attributes, test, generator_rows, folder, verbose)
     if broken:
         raise DGZError(
             f"Training broke for {len(broken)} of {len(models)} models, the first with "
@@ -74,16 +95,30 @@ def fit_many(
     return models
 
 
-def _fit_alike(models: list[DGZ], X: Any, y: Any, attributes: Any, test: Any, verbose: bool) -> list[DGZ]:
+def generator_key(model: DGZ, seed: int) -> str:
+    """The same text for models whose ``fit`` would train the same generator with that seed."""
+    return json.dumps([as_json(model._new_generator()), seed], default=str)
+
+
+def _fit_alike(
+    models: list[DGZ],
+    X: Any,
+    y: Any,
+    attributes: Any,
+    test: Any,
+    generator_rows: Any,
+    checkpoint_folder: Path | None,
+    verbose: bool,
+) -> list[DGZ]:
     """Fit models that see the same numbers on the same device; gives those whose training broke."""
     leader = models[0]
     X, positions = leader._take(X, y, attributes)
     task = leader._prepare(X, positions, test)
     learned = {name: value for name, value in vars(leader).items() if name.endswith("_") and name != "seed_"}
+    chosen = slice(None) if generator_rows is None else torch.as_tensor(generator_rows, device=task.x.device)
     broken: list[DGZ] = []
     generators: dict[str, ClassGenerator | None] = {}
-    pools: dict[str, tuple[int, int]] = {}  # where in the pool of rows each set of pseudo rows is
-    x, y_of_x = [task.x], [task.y]
+    spaces: dict[str, _Space] = {}
     batches: dict[tuple[Any, ...], list[tuple[DGZ, CosineClassifier, Tensor]]] = {}
     for model in models:
         if model is not leader:
@@ -92,11 +127,23 @@ def _fit_alike(models: list[DGZ], X: Any, y: Any, attributes: Any, test: Any, ve
             model.seed_ = model._draw_seed()
         model._rows = (X, leader.classes_[positions])
         fresh = model._new_generator()
-        key = json.dumps([type(fresh).__name__, fresh.get_params(), model.seed_], default=str)
+        key = generator_key(model, model.seed_)
         if key not in generators:
+            checkpoints = None
+            if checkpoint_folder is not None:
+                digest = hashlib.sha256(key.encode()).hexdigest()
+                rows_of_it = None if generator_rows is None else np.asarray(generator_rows).tolist()
+                fingerprint = model._fingerprint(X, positions, [task.x.device.type, key, rows_of_it])
+                checkpoints = Checkpoints(checkpoint_folder / digest[:16], fingerprint, keep_short=False)
             try:
                 generators[key] = fresh.fit(
-                    task.x, task.y, task.vectors, seed=model.seed_, precision=model.precision, verbose=verbose
+                    task.x[chosen],
+                    task.y[chosen],
+                    task.vectors,
+                    seed=model.seed_,
+                    precision=model.precision,
+                    checkpoints=checkpoints,
+                    verbose=verbose,
                 )
             except DGZError:
                 generators[key] = None
@@ -105,23 +152,21 @@ def _fit_alike(models: list[DGZ], X: Any, y: Any, attributes: Any, test: Any, ve
             broken.append(model)
             continue
         model.generator_ = trained
-        key += str([model.distribution, model.n_per_class, model.small_std, model.large_std])
-        if key not in pools:
-            pseudo_x, pseudo_y = model._synthesise(task)
-            start = sum(map(len, x))
-            pools[key] = (start, start + len(pseudo_x))
-            x.append(pseudo_x)
-            y_of_x.append(pseudo_y)
-        rows = torch.cat([torch.arange(len(task.x)), torch.arange(*pools[key])]).to(task.x.device)
-        classifier = model._new_classifier()
-        batches.setdefault(ClassifierTraining.shape_of(classifier, len(rows)), []).append((model, classifier, rows))
-    pool, of_pool = torch.cat(x), torch.cat(y_of_x)
-    for batch in batches.values():
+        # A generator with a space of its own has rows that are no one else's.
+        place = key if trained.embeds else ""
+        if place not in spaces:
+            spaces[place] = _Space(task.embedded(trained))
+        rows, classifier = spaces[place].rows_of(model, key), model._new_classifier()
+        shape = (place, ClassifierTraining.shape_of(classifier, len(rows)))
+        batches.setdefault(shape, []).append((model, classifier, rows))
+    for (place, _), batch in batches.items():
+        space = spaces[place]
+        x, y_of_x = torch.cat(space.x), torch.cat(space.y)
         for start in range(0, len(batch), _MOST_MEMBERS):
             members, classifiers, rows_of_members = zip(*batch[start : start + _MOST_MEMBERS], strict=True)
             seeds = [model.seed_ for model in members]
-            training = leader._classifier_training(
-                list(classifiers), task, pool, of_pool, rows=rows_of_members, seeds=seeds
+            training = members[0]._classifier_training(
+                list(classifiers), space.task, x, y_of_x, rows=rows_of_members, seeds=seeds
             )
             try:
                 finished = training.run(verbose=verbose)
@@ -134,3 +179,23 @@ def _fit_alike(models: list[DGZ], X: Any, y: Any, attributes: Any, test: Any, ve
                 else:
                     broken.append(model)
     return broken
+
+
+class _Space:
+    """Rows of one feature space: the training rows, and all pseudo rows that some model learns from."""
+
+    def __init__(self, task: _Task) -> None:
+        self.task = task
+        self.x, self.y = [task.x], [task.y]
+        self.pools: dict[str, tuple[int, int]] = {}  # where each set of pseudo rows is
+
+    def rows_of(self, model: DGZ, generator: str) -> Tensor:
+        """Numbers of the rows that a model learns from; pseudo rows are made by its generator unless they are there."""
+        key = generator + str([model.distribution, model.n_per_class, model.small_std, model.large_std])
+        if key not in self.pools:
+            pseudo_x, pseudo_y = model._synthesise(self.task)
+            start = sum(map(len, self.x))
+            self.pools[key] = (start, start + len(pseudo_x))
+            self.x.append(pseudo_x)
+            self.y.append(pseudo_y)
+        return torch.cat([torch.arange(len(self.task.x)), torch.arange(*self.pools[key])]).to(self.task.x.device)

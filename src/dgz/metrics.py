@@ -350,6 +350,8 @@ class GZSLScores:
         :math:`A^{is}`: macro accuracy of the seen rows among seen classes only.
     ausuc, auroc : float
         Area under the curve, and separation of seen from unseen rows: both independent of ``seen_penalty``.
+    seen_as_unseen, unseen_as_seen : float
+        Share of the rows of seen classes that are taken for some unseen one, and the other way round.
     per_class : mapping of class id to float
         Accuracy of each class among all classes; NaN for a class without rows.
     """
@@ -363,6 +365,8 @@ class GZSLScores:
     ausuc: float
     auroc: float
     seen_penalty: float
+    seen_as_unseen: float
+    unseen_as_seen: float
     per_class: Mapping[int, float] = field(repr=False)
     curve: SeenUnseenCurve = field(repr=False)
 
@@ -379,6 +383,7 @@ class GZSLScores:
         curve = {name: getattr(self.curve, name)[kept] for name in ("seen_penalty", "acc_unseen", "acc_seen")}
         return {
             **{name: _json_float(getattr(self, name)) for name in [*names, "seen_penalty"]},
+            "confusion": {name: _json_float(getattr(self, name)) for name in ("seen_as_unseen", "unseen_as_seen")},
             "per_class": {str(label): _json_float(accuracy) for label, accuracy in self.per_class.items()},
             "curve": {name: [_json_float(value) for value in values] for name, values in curve.items()},
         }
@@ -473,9 +478,15 @@ def gzsl_scores(model: _Model, data: Any, *, seen_penalty: float = 0.0, batch_si
         ausuc=ausuc(curve),
         auroc=auroc(on_seen.gap, on_unseen.gap),
         seen_penalty=float(seen_penalty),
+        seen_as_unseen=_share_of_group(on_seen.predict(seen_penalty), unseen),
+        unseen_as_seen=_share_of_group(on_unseen.predict(seen_penalty), seen),
         per_class=dict(sorted(per_class.items())),
         curve=curve,
     )
+
+
+def _share_of_group(predicted: Tensor, group: Tensor) -> float:
+    return float(torch.isin(predicted, group.to(predicted.device)).double().mean())
 
 
 class TestRows:

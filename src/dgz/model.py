@@ -6,13 +6,13 @@ A fitted model takes on new classes from their vectors alone, and is saved as sa
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from sklearn.base import clone
-from sklearn.preprocessing import normalize
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dgz.classifier import ClassifierTraining, CosineClassifier, Weights
+import dgz.contrastive  # noqa: F401  (a generator that is looked up by name when a model is read)
+from dgz.classifier import ClassifierTraining, CosineClassifier, Weights, prepared
 from dgz.data import AttributeScaler, FeatureScaler
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
 from dgz.data.scaling import AttributeScaling, FeatureScaling
@@ -35,7 +35,7 @@ from dgz.files import read_document, write_folder, write_json
 from dgz.generators import GENERATORS, WGANGP, CenterMapper, ClassGenerator
 from dgz.instances import Distribution, check_instances, synthesise, within_class_residuals
 from dgz.losses import Gate, Loss
-from dgz.metrics import TestRows, class_ids
+from dgz.metrics import TestRows, cacd, class_ids, class_means
 from dgz.nets import FreeWeights
 from dgz.training import Checkpoints, Precision, Row, multiplying, pick_device, random_stream
 
@@ -74,8 +74,8 @@ class DGZ(GZSLClassifier):
     Parameters
     ----------
     generator : ClassGenerator, optional
-        Class level: :class:`~dgz.generators.WGANGP` (default), :class:`~dgz.generators.CVAE` or
-        :class:`~dgz.generators.CenterMapper`, with its settings.
+        Class level: :class:`~dgz.generators.WGANGP` (default), :class:`~dgz.generators.CVAE`,
+        :class:`~dgz.generators.CenterMapper` or :class:`~dgz.contrastive.ContrastiveWGANGP`, with its settings.
     distribution : {"generated", "small", "large", "statistical"}
         Instance level: see :func:`~dgz.instances.synthesise`.
     n_per_class : int
@@ -107,7 +107,7 @@ class DGZ(GZSLClassifier):
     seen_ : array of bool, shape (n_classes,)
         Which of them had training rows.
     weights_ : array of shape (n_classes, d_x)
-        The classifier's weights, of unit norm.
+        The classifier's weights, of unit norm; ``linear`` ones of any norm, with a column for the bias.
     generator_, classifier_ : fitted stages
     history_ : list of dict
         A row per epoch of each stage: losses, and test scores where ``fit`` was given test rows.
@@ -260,7 +260,8 @@ class DGZ(GZSLClassifier):
         test : GZSLData, optional
             Its test rows are scored after every classifier epoch, for ``history_`` alone: nothing is chosen by them.
         evaluate_every : int
-            With ``test``, also train a classifier after every so many generator epochs, and score that.
+            With ``test``, also train a classifier after every so many generator epochs and score that, and see how far
+            the generated centres of unseen classes are from the real ones.
         checkpoint_folder : str or Path, optional
             Keep the state of training there, and go on from what is there. Remove it when the model is safe.
         checkpoint_seconds : float
@@ -279,18 +280,20 @@ class DGZ(GZSLClassifier):
 
         def classify(checkpoints: Checkpoints | None = None, verbose: bool = False) -> CosineClassifier:
             nonlocal classifying
-            pseudo_x, pseudo_y = self._synthesise(task)
-            if classifying is None:
-                x, y = torch.cat([task.x, pseudo_x]), torch.cat([task.y, pseudo_y])
-                classifying = self._classifier_training([self._new_classifier()], task, x, y, seeds=[self.seed_])
+            embedded = task.embedded(generator)
+            pseudo_x, pseudo_y = self._synthesise(embedded)
+            if classifying is None or generator.embeds:
+                x, y = torch.cat([embedded.x, pseudo_x]), torch.cat([task.y, pseudo_y])
+                classifying = self._classifier_training([self._new_classifier()], embedded, x, y, seeds=[self.seed_])
             else:
                 classifying.restart(len(task.x), pseudo_x)  # what was captured stays
             return classifying.run(checkpoints=checkpoints, verbose=verbose)[0]
 
         def evaluate(epoch: int) -> Row:
-            if not evaluate_every or epoch % evaluate_every or epoch == generator.n_epochs:
+            if not evaluate_every or (epoch % evaluate_every and epoch != generator.n_epochs):
                 return {}
-            return {"classifier": classify().history_}
+            found: Row = {"cacd": task.embedded(generator).center_distance(generator, self.seed_)}
+            return found if epoch == generator.n_epochs else {**found, "classifier": classify().history_}
 
         generator.fit(
             task.x,
@@ -298,7 +301,7 @@ class DGZ(GZSLClassifier):
             task.vectors,
             seed=self.seed_,
             precision=self.precision,
-            after_epoch=evaluate if task.test_rows else None,
+            after_epoch=evaluate if task.test else None,
             checkpoints=checkpoints,
             verbose=self.verbose,
         )
@@ -317,32 +320,40 @@ class DGZ(GZSLClassifier):
 
     def _task(self, X: Floats, positions: Ints, device: torch.device, test: Any = None) -> "_Task":
         seen = torch.as_tensor(self.seen_, device=device)
-        test_rows = None if test is None else self._test_rows(test, device, seen)
         x, y = self._on(device, self.scaler_.transform(X)), torch.as_tensor(positions, device=device)
-        return _Task(x, y, self._vectors(device), seen, test_rows)
+        return _Task(x, y, self._vectors(device), seen, None if test is None else self._test(test, device))
 
     def _synthesise(self, task: "_Task") -> tuple[Tensor, Tensor]:
         """Pseudo rows of the unseen classes, and their classes."""
         unseen = torch.nonzero(~task.seen).squeeze(1)
         if not len(unseen):
             return task.x[:0], task.y[:0]
-        with multiplying(self.precision, task.x.device):
-            pseudo_x, pseudo_y = synthesise(
+        rng = random_stream(self.seed_, "instances", task.x.device)
+        residuals = task.x[:0] if self.distribution == "generated" else task.residuals
+        pseudo_x, pseudo_y = self._spread(task.vectors[unseen], residuals, rng, self.n_per_class)
+        return pseudo_x, unseen[pseudo_y]
+
+    def _spread(
+        self, vectors: Tensor, residuals: Tensor, rng: torch.Generator, n_per_class: int
+    ) -> tuple[Tensor, Tensor]:
+        """Rows of the classes with the given vectors, by the generator and the distribution in use."""
+        with multiplying(self.precision, vectors.device):
+            x, y = synthesise(
                 self.generator_,
-                task.vectors[unseen],
-                task.residuals,
-                random_stream(self.seed_, "instances", task.x.device),
-                n_per_class=self.n_per_class,
+                vectors,
+                residuals,
+                rng,
+                n_per_class=n_per_class,
                 distribution=self.distribution,
                 small_std=self.small_std,
                 large_std=self.large_std,
             )
-        return pseudo_x.to(task.x.dtype), unseen[pseudo_y]
+        return x.float(), y
 
     def _classifier_training(
         self, classifiers: list[CosineClassifier], task: "_Task", x: Tensor, y: Tensor, **options: Any
     ) -> ClassifierTraining:
-        options |= {"precision": self.precision, "test_rows": task.test_rows}
+        options |= {"precision": self.precision, "test_rows": task.test_rows(self.weights)}
         return ClassifierTraining(classifiers, x, y, task.vectors, task.seen, **options)
 
     def _finish(self, classifier: CosineClassifier) -> None:
@@ -395,18 +406,17 @@ class DGZ(GZSLClassifier):
         """Scaled class vectors of all classes."""
         return torch.tensor(self.attribute_scaler_.transform(self.attributes_), device=device)
 
-    def _test_rows(self, test: Any, device: torch.device, seen: Tensor) -> TestRows:
+    def _test(self, test: Any, device: torch.device) -> "_Test":
         if not len(test.x_test_seen) or not len(test.x_test_unseen):
             raise DGZError("test needs rows of seen and of unseen classes.")
         columns = torch.argsort(class_ids(self.classes_, test)).to(device)  # of each class id
         x_seen, x_unseen = (
-            torch.nn.functional.normalize(self._on(device, self.scaler_.transform(part)))
-            for part in (test.x_test_seen, test.x_test_unseen)
+            self._on(device, self.scaler_.transform(part)) for part in (test.x_test_seen, test.x_test_unseen)
         )
         y_seen, y_unseen = (
             columns[torch.tensor(np.asarray(part), device=device)] for part in (test.y_test_seen, test.y_test_unseen)
         )
-        return TestRows(x_seen, y_seen, x_unseen, y_unseen, seen)
+        return x_seen, y_seen, x_unseen, y_unseen
 
     @staticmethod
     def _classifier_rows(history: list[Row], generator_epoch: int) -> list[Row]:
@@ -418,7 +428,67 @@ class DGZ(GZSLClassifier):
         self.weights_ = self.classifier_.class_weights(self._vectors(device)).cpu().numpy()
 
     def _scores(self, X: Floats) -> npt.NDArray[np.floating[Any]]:
-        return normalize(self.scaler_.transform(X)) @ self.weights_.T  # type: ignore[no-any-return]
+        rows = prepared(torch.tensor(self._embed(X)), self.classifier_.weights)
+        return rows.numpy() @ self.weights_.T  # type: ignore[no-any-return]
+
+    # --- Rows in the classifier's space.
+    def embed(self, X: Any) -> Floats:
+        """The rows ``X`` (n, d_x) as generator and classifier see them: scaled, and in the generator's own space."""
+        check_is_fitted(self)
+        return self._embed(as_floats(X, "X"))
+
+    def _embed(self, X: Floats) -> Floats:
+        rows = self.scaler_.transform(X)
+        if not self.generator_.embeds:
+            return rows
+        device = next(self.generator_.net_.parameters()).device
+        return self.generator_.embed(self._on(device, rows)).cpu().numpy()
+
+    def generate(self, names: Any, n_per_class: Any = 50, *, random_state: int = 0) -> tuple[Floats, Labels]:
+        """Rows of classes from their vectors alone, as the classifier was given them for the unseen ones.
+
+        Parameters
+        ----------
+        names : array of shape (k,), or one label
+            Labels of ``classes_``.
+        n_per_class : int, or array of shape (k,)
+            How many of each.
+        random_state : int
+
+        Returns
+        -------
+        X, y : arrays
+            Rows in the space of :meth:`embed`, and their labels.
+
+        Examples
+        --------
+        >>> from dgz import DGZ, load_numbers
+        >>> data = load_numbers(0)
+        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1)
+        >>> X, y = model.fit(data.x_train, data.y_train, data.attributes).generate(data.unseen[:3], [2, 0, 1])
+        >>> X.shape, (y == data.unseen[[0, 0, 2]]).all()
+        ((3, 128), True)
+        """
+        check_is_fitted(self)
+        labels = np.atleast_1d(np.asarray(names))
+        places = np.array([self._positions(label)[0] for label in labels])
+        counts = np.broadcast_to(np.asarray(n_per_class), len(labels))
+        if counts.dtype.kind not in "iu" or counts.min() < 0 or counts.max() < 1:
+            raise DGZError(f"n_per_class must be whole numbers, and not all 0, found {n_per_class!r}.")
+        device = next(self.generator_.net_.parameters()).device
+        if self.distribution == "generated":
+            residuals = torch.empty(0)
+        elif hasattr(self, "_rows"):
+            X, y = self._rows
+            task = self._task(X, np.searchsorted(self.classes_, y), device).embedded(self.generator_)
+            residuals = task.residuals
+        else:
+            raise DGZError("A loaded model holds no training rows, whose spread the generated ones would have.")
+        seed = random_stream(random_state, "generate", device)
+        x, of_class = self._spread(self._vectors(device)[places], residuals, seed, int(counts.max()))
+        kept = np.arange(counts.max())[None, :] < counts[:, None]  # of the largest number, as many as each wants
+        rows = np.flatnonzero(kept.ravel())
+        return x.cpu().numpy()[rows], labels[of_class.cpu().numpy()[rows]]
 
     # --- Classes come and go.
     def add_classes(self, names: Any, attributes: Any, *, refine: bool = False, X: Any = None, y: Any = None) -> Self:
@@ -534,8 +604,9 @@ class DGZ(GZSLClassifier):
         if not np.isin(self.classes_[self.seen_], labels).all() or not kept.any():
             raise DGZError("Refining needs training rows of every seen class.")
         device = pick_device(self.device)
-        self.generator_.net_.to(device)
-        task = self._task(rows[kept], np.searchsorted(self.classes_, labels[kept]), device)
+        for net in self.generator_.networks().values():
+            net.to(device)
+        task = self._task(rows[kept], np.searchsorted(self.classes_, labels[kept]), device).embedded(self.generator_)
         pseudo_x, pseudo_y = self._synthesise(task)
         x, y = torch.cat([task.x, pseudo_x]), torch.cat([task.y, pseudo_y])
         training = self._classifier_training([self._new_classifier()], task, x, y, seeds=[self.seed_])
@@ -568,11 +639,12 @@ class DGZ(GZSLClassifier):
             for name in _LEARNED_BY_SCALERS:
                 if hasattr(scaler, name):
                     tensors[f"{part}/{name}"] = torch.tensor(getattr(scaler, name))
-        for part, net in (("generator", self.generator_.net_), ("classifier", self.classifier_.net_)):
+        for part, net in self._networks().items():
             tensors |= {f"{part}/{key}": value.contiguous() for key, value in net.state_dict().items()}
         header = {
             "format": "dgz-model",
             "version": _VERSION,
+            "method": type(self).__name__,
             "params": self._settings_in_use(),
             "seed": self.seed_,
             "feature_names": getattr(self, "feature_names_in_", np.empty(0)).tolist(),
@@ -590,13 +662,16 @@ class DGZ(GZSLClassifier):
                 raise DGZError(f"{folder} could not be written: {error}.") from error
             write_json(place / _HEADER, header)
 
+    def _networks(self) -> Mapping[str, torch.nn.Module]:
+        """Everything learned, by the names of its parts in a file."""
+        return {**self.generator_.networks(), "classifier": self.classifier_.net_}
+
     def _settings_in_use(self) -> dict[str, Any]:
         """The settings behind what was learned, which ``set_params`` may have moved away from since."""
-        in_use = clone(self).set_params(
-            **self.classifier_.get_params(),
-            feature_scaling=self.scaler_.method,
-            attribute_scaling=self.attribute_scaler_.method,
-        )
+        scaling = {"feature_scaling": self.scaler_.method, "attribute_scaling": self.attribute_scaler_.method}
+        learned_with = {**self.classifier_.get_params(), **scaling}
+        own = self.get_params(deep=False)
+        in_use = clone(self).set_params(**{name: value for name, value in learned_with.items() if name in own})
         if self.generator is not None or self.generator_.get_params() != WGANGP().get_params():
             in_use.generator = clone(self.generator_)
         if not isinstance(self.random_state, Integral | None):
@@ -610,6 +685,8 @@ class DGZ(GZSLClassifier):
         if not (folder / _HEADER).is_file():
             raise DGZError(f"{folder} is not a model: it has no {_HEADER}.")
         header = read_document(folder / _HEADER, "model", _VERSION)
+        if (method := header.get("method", DGZ.__name__)) != cls.__name__:
+            raise DGZError(f"{folder} holds a {method}, which is read by {method}.load and not by {cls.__name__}.load.")
         try:
             tensors = load_file(folder / _TENSORS)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -638,7 +715,10 @@ class DGZ(GZSLClassifier):
         model.device_, model.history_ = str(header["device"]), list(header["history"])
         n_classes, d_a = model.attributes_.shape
         d_x = model.n_features_in_
-        if model.weights_.shape != (n_classes, d_x) or not len(model.classes_) == len(model.seen_) == n_classes:
+        model.generator_ = model._new_generator()
+        width = model.generator_.embedded_width(d_x)
+        expected = (n_classes, width + 1 if model.weights == "linear" else width)
+        if model.weights_.shape != expected or not len(model.classes_) == len(model.seen_) == n_classes:
             raise DGZError("its classes, vectors and weights do not fit together")
         model.scaler_ = FeatureScaler(model.feature_scaling).fit(np.zeros((1, d_x)))
         model.attribute_scaler_ = AttributeScaler(model.attribute_scaling).fit(np.zeros((1, d_a)))
@@ -649,17 +729,17 @@ class DGZ(GZSLClassifier):
                     if values.shape != getattr(scaler, name).shape:
                         raise DGZError(f"{part}/{name} has the shape {values.shape}")
                     setattr(scaler, name, values)
-        model.generator_ = model._new_generator()
         model.generator_.build(d_a, d_x, torch.Generator()).noise_ = float(header["noise"])
         model.classifier_ = model._new_classifier()
-        model.classifier_.build(n_classes, d_a, d_x, torch.Generator()).net_.eval()
-        for part, net in (("generator", model.generator_.net_), ("classifier", model.classifier_.net_)):
+        model.classifier_.build(n_classes, d_a, width, torch.Generator()).net_.eval()
+        for part, net in model._networks().items():
             prefix = f"{part}/"
             net.load_state_dict({key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)})
         return model
 
 
 _LEARNED_BY_SCALERS = ("min_", "mean_", "scale_")
+_Test = tuple[Tensor, Tensor, Tensor, Tensor]  # scaled rows of seen classes, their classes, and both of unseen ones
 
 
 @dataclass
@@ -670,11 +750,34 @@ class _Task:
     y: Tensor
     vectors: Tensor
     seen: Tensor
-    test_rows: TestRows | None
+    test: _Test | None
 
     @cached_property
     def residuals(self) -> Tensor:
         return within_class_residuals(self.x, self.y)
+
+    def embedded(self, generator: ClassGenerator) -> "_Task":
+        """The same with all rows in the generator's own space."""
+        if not generator.embeds:
+            return self
+        test = self.test
+        if test is not None:
+            test = (generator.embed(test[0]), test[1], generator.embed(test[2]), test[3])
+        return replace(self, x=generator.embed(self.x), test=test)
+
+    def test_rows(self, weights: Weights) -> TestRows | None:
+        """The test rows as classifiers with such weights take them."""
+        if self.test is None:
+            return None
+        x_seen, y_seen, x_unseen, y_unseen = self.test
+        return TestRows(prepared(x_seen, weights), y_seen, prepared(x_unseen, weights), y_unseen, self.seen)
+
+    def center_distance(self, generator: ClassGenerator, seed: int) -> float:
+        """CACD of the unseen classes that have test rows."""
+        _, _, x, y = cast(_Test, self.test)
+        classes = torch.unique(y)
+        generated = generator.centers(self.vectors[classes], random_stream(seed, "centers", x.device))
+        return cacd(class_means(x, y, classes), generated)
 
 
 def _as_rows(attributes: Any) -> Floats:

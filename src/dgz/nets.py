@@ -6,15 +6,15 @@ random stream, on the CPU, so that the same seed starts from the same weights on
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, linear, pad
+from torch.nn.functional import leaky_relu, linear, normalize, pad
 
 Net = TypeVar("Net", bound=nn.Module)
 SLOPE = 0.2  # of every leaky ReLU, as in f-CLSWGAN, whose settings the paper takes over
@@ -135,6 +135,82 @@ class Critic(nn.Module):
         return cast(Tensor, self.last(leaky_relu(self.first(x, a), SLOPE))).squeeze(1)
 
 
+class Embedding(nn.Module):
+    """Feature rows to a space in which classes are told apart: h = relu(E x), and its unit-length projection."""
+
+    def __init__(self, d_x: int, d_h: int, d_projection: int) -> None:
+        super().__init__()
+        self.first = BlockLinear([d_x], d_h)
+        self.projection = BlockLinear([d_h], d_projection)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows (n, d_x) to h (n, d_h)."""
+        return cast(Tensor, self.first(x).relu())
+
+    def project(self, h: Tensor) -> Tensor:
+        """Embeddings (n, d_h) to points on a sphere (n, d_projection)."""
+        return normalize(self.projection(h).float())
+
+
+class Comparator(nn.Module):
+    """How well every row goes with every class vector, by a network of one hidden layer over pairs of them."""
+
+    def __init__(self, d_h: int, d_a: int, d_hidden: int) -> None:
+        super().__init__()
+        self.first = BlockLinear([d_h, d_a], d_hidden)
+        self.last = nn.Parameter(torch.empty(1, d_hidden))  # a bias would be the same for all classes, so there is none
+
+    def forward(self, h: Tensor, attributes: Tensor) -> Tensor:
+        """Scores (n, C) of rows h (n, d_h) with class vectors (C, d_a)."""
+        # The first layer is affine: a pair's hidden values are a part of the row plus a part of the class, so that
+        # n · C products become n + C.
+        of_h, of_a = self.first.blocks
+        return pair_scores(linear(h, of_h, self.first.bias), linear(attributes, of_a), self.last[0])
+
+
+def pair_scores(rows: Tensor, classes: Tensor, last: Tensor) -> Tensor:
+    r"""Scores (n, C): :math:`\sum_k w_k\, \varphi(r_{ik} + c_{jk})` of rows (n, k), classes (C, k) and weights (k,).
+
+    Examples
+    --------
+    >>> pair_scores(torch.tensor([[1.0]]), torch.tensor([[2.0], [-6.0]]), torch.tensor([10.0]))
+    tensor([[ 30., -10.]])
+    """
+    return cast(Tensor, _PairScores.apply(rows, classes, last))  # type: ignore[no-untyped-call]
+
+
+class _PairScores(torch.autograd.Function):
+    """The hidden values of all pairs exist only a block of rows at a time, in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, classes: Tensor, last: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, classes, last)
+        return torch.cat([leaky_relu(part, SLOPE) @ last.to(part.dtype) for part in _pairs(rows, classes)])
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, classes, last = ctx.saved_tensors
+        of_rows, of_classes, of_last = [], torch.zeros_like(classes), torch.zeros_like(last)
+        start = 0
+        for hidden in _pairs(rows, classes):
+            slope = slopes[start : start + len(hidden), :, None].to(hidden.dtype)
+            start += len(hidden)
+            bent = torch.where(hidden > 0, slope, SLOPE * slope)
+            of_rows.append(bent.sum(1))
+            of_classes += bent.sum(0)
+            of_last += (bent * hidden).sum((0, 1))  # the slope of a leaky ReLU times its input is its output
+        return torch.cat(of_rows) * last, of_classes * last, of_last
+
+
+def _pairs(rows: Tensor, classes: Tensor) -> Iterator[Tensor]:
+    """Hidden values (n, C, k) of all pairs, by blocks of rows."""
+    size = max(_MOST_PAIR_VALUES // classes.numel(), 1)
+    return (block[:, None] + classes for block in torch.split(rows, size))
+
+
+_MOST_PAIR_VALUES = 2**27  # that exist at once: 512 MB
+
+
 class FreeWeights(nn.Module):
     """Classifier weights that belong to no class vector: one free row per class."""
 
@@ -148,8 +224,21 @@ class FreeWeights(nn.Module):
 
     def remove(self, rows: npt.NDArray[np.int64]) -> None:
         """Forget the weights of some classes."""
-        kept = np.delete(np.arange(len(self.weight)), rows)
-        self.weight = nn.Parameter(self.weight.detach()[kept])
+        for name, values in list(self.named_parameters()):
+            kept = np.delete(np.arange(len(values)), rows)
+            setattr(self, name, nn.Parameter(values.detach()[kept]))
+
+
+class LinearWeights(FreeWeights):
+    """Free weights with a bias for each class, which is their last column."""
+
+    def __init__(self, n_classes: int, d_x: int) -> None:
+        super().__init__(n_classes, d_x)
+        self.bias = nn.Parameter(torch.empty(n_classes))
+
+    def forward(self, attributes: Tensor) -> Tensor:
+        """Weights (C, d_x + 1), whatever the class vectors."""
+        return torch.cat([self.weight, self.bias[..., None]], dim=-1)
 
 
 class ClassStandardisation(nn.Module):

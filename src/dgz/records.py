@@ -45,7 +45,15 @@ class Record:
         Ids of the unseen classes.
     scores : dict
         Test scores as fractions, with per-class accuracies and the seen–unseen curve. Empty where the data lacks test
-        rows of seen or of unseen classes.
+        rows of seen or of unseen classes. ``cmmd`` and ``cacd`` where rows were generated.
+    curve : dict
+        What was found out in training, in columns of equal length: ``classifier`` has a row for each tested epoch
+        (``generator_epoch``, ``epoch``, ``acc_unseen``, ``acc_seen``, ``h``, ``acc_zsl``), ``generator`` one for some
+        of its epochs (``epoch``, losses, ``cacd`` where it was asked for).
+    observed : dict
+        What else was asked for, by name: see :mod:`dgz.observations`.
+    quick : bool
+        Whether training was cut short, to see that everything works: no result.
     oracle : dict, optional
         Scores of the epoch that is best on the test rows, see :func:`oracle`: to be labelled so wherever it is shown.
     seconds : dict
@@ -69,6 +77,9 @@ class Record:
     device: str
     oracle: dict[str, Any] | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
+    curve: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    observed: dict[str, Any] = field(default_factory=dict)
+    quick: bool = False
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
 
 
@@ -91,7 +102,7 @@ def last(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     Parameters
     ----------
     curve : sequence of mappings
-        A row per epoch (``DGZ.history_``, ``curve.json``); those that were tested have ``acc_unseen``, ``acc_seen``,
+        A row per epoch (``DGZ.history_``); those that were tested have ``acc_unseen``, ``acc_seen``,
         ``h`` and ``acc_zsl``, with ``epoch`` and ``generator_epoch``.
 
     Returns
@@ -126,6 +137,50 @@ def oracle(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return _picked(max(tested, key=lambda row: row["h"]), tested) if tested else None
 
 
+def validation(
+    curve: Mapping[str, Mapping[str, Sequence[Any]]], fold_curves: Sequence[Mapping[str, Mapping[str, Sequence[Any]]]]
+) -> dict[str, Any] | None:
+    """The row that is best on leak-free folds of the training rows: the test rows have no say in it.
+
+    Parameters
+    ----------
+    curve : dict
+        That of a run, see :class:`Record`.
+    fold_curves : sequence of dict
+        Those of the same method on folds.
+
+    Returns
+    -------
+    dict
+        As in :func:`last`, of the epoch whose H is the highest in the mean over folds, the first of equals; None where
+        no epoch is in all curves.
+
+    Examples
+    --------
+    >>> columns = {"generator_epoch": [9, 9], "epoch": [1, 2], "acc_unseen": [0.5, 0.5], "acc_seen": [0.5, 0.5]}
+    >>> tested = {"classifier": {**columns, "acc_zsl": [0.7, 0.7], "h": [0.6, 0.5]}}
+    >>> on_fold = {"classifier": {**columns, "acc_zsl": [0.7, 0.7], "h": [0.4, 0.7]}}
+    >>> validation(tested, [on_fold])["epoch"]
+    2
+    """
+    rows, folds = rows_of_curve(curve), [rows_of_curve(one) for one in fold_curves]
+    found: list[dict[tuple[int, int], float]] = [{_when(row): row["h"] for row in of_fold} for of_fold in folds]
+    common = [row for row in rows if all(_when(row) in of_fold for of_fold in found)]
+    if not common or not folds:
+        return None
+    return _picked(max(common, key=lambda row: sum(of_fold[_when(row)] for of_fold in found)), common)
+
+
+def rows_of_curve(curve: Mapping[str, Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
+    """The tested epochs of a record's curve, a row for each."""
+    columns = curve.get("classifier", {})
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _when(row: Mapping[str, Any]) -> tuple[int, int]:
+    return row["generator_epoch"], row["epoch"]
+
+
 def _tested(curve: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for row in curve if "h" in row]
 
@@ -136,6 +191,9 @@ def _picked(row: Mapping[str, Any], tested: Sequence[Mapping[str, Any]]) -> dict
 
 
 # --- Files.
+_ADDED_LATER: dict[str, Any] = {"oracle": None, "curve": {}, "observed": {}, "quick": False}  # old records lack them
+
+
 def is_finished(folder: str | Path) -> bool:
     """Whether the run of a folder finished: its record is there."""
     return (Path(folder) / _FILE).is_file()
@@ -144,15 +202,25 @@ def is_finished(folder: str | Path) -> bool:
 def write_record(record: Record, folder: str | Path) -> Path:
     """Write ``record.json`` into ``folder``, whole or not at all; its presence says that the run finished."""
     path = Path(folder) / _FILE
-    write_json(path, {"format": "dgz-record", "version": _VERSION, **asdict(record)})
+    write_record_file(record, path)
     return path
+
+
+def write_record_file(record: Record, path: str | Path) -> None:
+    """Write a record to a file of any name, whole or not at all."""
+    write_json(path, {"format": "dgz-record", "version": _VERSION, **asdict(record)}, compact=True)
 
 
 def read_record(folder: str | Path) -> Record:
     """Read the record of a run's folder."""
-    path = Path(folder) / _FILE
+    return read_record_file(Path(folder) / _FILE)
+
+
+def read_record_file(path: str | Path) -> Record:
+    """Read a record from a file of any name."""
     content = read_document(path, "record", _VERSION)
-    content.setdefault("oracle", None)  # records older than the curves have none
+    for name, value in _ADDED_LATER.items():
+        content.setdefault(name, value)
     expected = {entry.name for entry in fields(Record)}
     if odd := expected.symmetric_difference(content):
         raise DataError(f"{path} is broken: {', '.join(sorted(odd))} should or should not be there.")

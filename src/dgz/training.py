@@ -266,11 +266,13 @@ class Checkpoints:
     fingerprint : str
         What the training is of (settings, data). Files with another one are refused.
     every : float
-        Least number of seconds between two files of a stage; its end is always kept.
+        Least number of seconds between two files of a stage.
+    keep_short : bool
+        Whether the end of a stage is kept however little time it took; otherwise only of one that took longer.
     """
 
-    def __init__(self, folder: str | Path, fingerprint: str, every: float = 30.0) -> None:
-        self.folder, self.fingerprint, self.every = Path(folder), fingerprint, every
+    def __init__(self, folder: str | Path, fingerprint: str, every: float = 30.0, *, keep_short: bool = True) -> None:
+        self.folder, self.fingerprint, self.every, self.keep_short = Path(folder), fingerprint, every, keep_short
         self._saved_at = time.monotonic()
 
     def path(self, stage: str) -> Path:
@@ -279,7 +281,8 @@ class Checkpoints:
 
     def save(self, stage: str, trainee: Trainee, history: list[Row], *, is_last: bool) -> None:
         """Keep the state after an epoch, if enough time has passed since the last one kept."""
-        if not is_last and time.monotonic() - self._saved_at < self.every:
+        keep_end = is_last and (self.keep_short or self.path(stage).exists())
+        if not keep_end and time.monotonic() - self._saved_at < self.every:
             return
         words = {"fingerprint": self.fingerprint, "history": json.dumps(history)}
         with write_whole(self.path(stage)) as file:

@@ -1,6 +1,16 @@
 """Reports: records in; tables, figures and one self-contained page out."""
 
 from dgz.report.page import write_report
+from dgz.report.paper import readme_table, update_readme, write_paper_report
 from dgz.report.tables import HEADINGS, SCORES, oracle_rows, score_rows
 
-__all__ = ["HEADINGS", "SCORES", "oracle_rows", "score_rows", "write_report"]
+__all__ = [
+    "HEADINGS",
+    "SCORES",
+    "oracle_rows",
+    "readme_table",
+    "score_rows",
+    "update_readme",
+    "write_paper_report",
+    "write_report",
+]

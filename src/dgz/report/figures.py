@@ -1,8 +1,11 @@
 """Figures as SVG text: a record in, a picture out that scales, prints and follows the page's colours.
 
-Text stays text and lines take ``currentColor``, so that one picture fits a light and a dark page.
+Text stays text and lines take ``currentColor``, so that one picture fits a light and a dark page. What the figures of
+every page share is here: the canvas, the colours, and the way from matplotlib's SVG to a small one.
 """
 
+import hashlib
+import html
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +14,15 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from dgz.records import Record
 
-SEEN, UNSEEN = "#3c84c4", "#cf4e38"
+COLORS = (
+    "#3c84c4", "#cf4e38", "#5b8c3a", "#8a5fb0", "#c98a1b", "#2f9a93", "#b8548f", "#8b6f52", "#7d8794", "#a3a12c",
+)  # fmt: skip
+SEEN, UNSEEN = COLORS[:2]
 _INK = "#123456"  # stands for the page's text colour until the SVG is written
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -32,8 +40,9 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+# --- What all figures share.
 @contextmanager
-def _canvas(width: float, height: float) -> Iterator[tuple[Figure, Any, io.StringIO]]:
+def canvas(width: float, height: float) -> Iterator[tuple[Figure, Any, io.StringIO]]:
     """A figure in the house style; its SVG is in the buffer after the block."""
     buffer = io.StringIO()
     with mpl.rc_context(_STYLE):
@@ -42,17 +51,57 @@ def _canvas(width: float, height: float) -> Iterator[tuple[Figure, Any, io.Strin
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
 
 
-def _inline(buffer: io.StringIO, description: str) -> str:
+def inline(buffer: io.StringIO, description: str) -> str:
+    """The SVG of a canvas, ready to stand in a page or in a file: described, rounded, and without what is not drawn."""
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{description}"', 1)
+    svg = re.sub(r"<!--.*?-->\n?", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="(dots|crosses)">\s*<path d="([^"]*)"', _marked, svg)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # names of groups, which nothing refers to
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)  # of places, not of the text
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    return _with_own_names(svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(description)}"', 1))
 
 
+def embedded(svg: str) -> str:
+    """The same SVG for use within HTML, where namespaces go without saying: nothing on the page looks like a link."""
+    svg = re.sub(r'\s+xmlns(?::xlink)?="[^"]*"', "", svg)
+    return svg.replace("xlink:href=", "href=")
+
+
+def _with_own_names(svg: str) -> str:
+    """Give what is referred to a name of this picture: on a page with many, each must find its own."""
+    mark = hashlib.sha256(svg.encode()).hexdigest()[:6]
+    names = set(re.findall(r'\bid="([^"]+)"', svg))
+    return re.sub(r'(id="|#)([A-Za-z]\w+)(?=[")])', lambda m: m[0] + f"-{mark}" if m[2] in names else m[0], svg)
+
+
+def scatter(axes: Any, x: Sequence[float], y: Sequence[float], marks: str, **style: Any) -> None:
+    """Draw points as ``dots`` or ``crosses``, all of them as one path: thousands take no more room than a photograph.
+
+    To matplotlib they are lines without length; what they look like is written by :func:`inline`.
+    """
+    path = Path([place for place in zip(x, y, strict=True) for _ in range(2)], [Path.MOVETO, Path.LINETO] * len(x))
+    path.should_simplify = False  # a line without length is just what it would leave out
+    axes.add_patch(PathPatch(path, fill=False, capstyle="round", gid=marks, **style))
+
+
+def _marked(found: re.Match[str]) -> str:
+    """Lines without length as dots, which round ends make of them, or as crosses, four points wide."""
+    places = re.findall(r"M (\S+) (\S+)", found[2])
+    if found[1] == "dots":
+        path = "".join(f"M{float(x):.1f} {float(y):.1f}h0" for x, y in places)
+    else:
+        path = "".join(f"M{float(x) - 2:.1f} {float(y) - 2:.1f}l4 4m0-4l-4 4" for x, y in places)
+    return f'<g><path d="{path}"'
+
+
+# --- Figures of a run.
 def curve_figure(record: Record) -> str:
     """The seen–unseen curve: S over U for every balance between the two groups, and the point reported."""
     curve, scores = record.scores["curve"], record.scores
-    with _canvas(5.2, 4.0) as (_, axes, buffer):
+    with canvas(5.2, 4.0) as (_, axes, buffer):
         u, s = ([100 * value for value in curve[key]] for key in ("acc_unseen", "acc_seen"))
         axes.fill_between(u, s, color=SEEN, alpha=0.12, linewidth=0)
         axes.plot(u, s, color=SEEN, linewidth=2)
@@ -67,7 +116,7 @@ def curve_figure(record: Record) -> str:
         )
         axes.set(xlabel="U: accuracy on unseen classes, %", ylabel="S: accuracy on seen classes, %")
         axes.set(xlim=(0, 101), ylim=(0, 101))
-    return _inline(buffer, f"Seen-unseen curve of {record.method}")
+    return inline(buffer, f"Seen-unseen curve of {record.method}")
 
 
 def per_class_figure(record: Record) -> str:
@@ -78,16 +127,17 @@ def per_class_figure(record: Record) -> str:
         "seen": sorted((a for c, a in accuracies.items() if c not in unseen), reverse=True),
         "unseen": sorted((a for c, a in accuracies.items() if c in unseen), reverse=True),
     }
-    with _canvas(5.2, 4.0) as (_, axes, buffer):
+    with canvas(5.2, 4.0) as (_, axes, buffer):
         start = 0
         for (label, values), color in zip(groups.items(), (SEEN, UNSEEN), strict=True):
-            places = range(start, start + len(values))
-            axes.bar(places, [100 * value for value in values], width=1.0, color=color, label=f"{len(values)} {label}")
+            edges = [start + k for k in range(len(values) + 1)]
+            percent = [100 * value for value in values]  # one outline for all: a path per class would be 100 times more
+            axes.stairs(percent, edges, fill=True, color=color, label=f"{len(values)} {label}")
             start += len(values) + max(len(accuracies) // 40, 1)
         axes.set(ylabel="accuracy, %", xticks=[], ylim=(0, 100))
         axes.set_xlabel("classes, best first in each group")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=2, frameon=False)
-    return _inline(buffer, f"Accuracy per class of {record.method}")
+    return inline(buffer, f"Accuracy per class of {record.method}")
 
 
 def scale_figure(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str) -> str:
@@ -99,12 +149,11 @@ def scale_figure(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: st
     >>> svg.startswith("<svg")
     True
     """
-    colors = (SEEN, UNSEEN, "#5b8c3a", "#8a5fb0")
-    with _canvas(5.2, 4.0) as (_, axes, buffer):
-        for (label, points), color in zip(series.items(), colors, strict=False):
+    with canvas(5.2, 4.0) as (_, axes, buffer):
+        for (label, points), color in zip(series.items(), COLORS, strict=False):
             x, y = zip(*sorted(points), strict=True)
             axes.plot(x, y, "o-", color=color, linewidth=2, label=label)
         axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
         if len(series) > 1:
             axes.legend(frameon=False)
-    return _inline(buffer, f"{ylabel} against {xlabel}")
+    return inline(buffer, f"{ylabel} against {xlabel}")

@@ -1,0 +1,421 @@
+"""The paper, run again: specs and data in, records of every run and an account of every item out.
+
+A run is named by what it is: method, settings, seed and data. So a run that several items share is made once, one that
+is finished is not made again, and what was broken off goes on. Runs that share a trained generator are made together.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from dgz.data import GZSLData, load_data, validation_folds
+from dgz.data.dataset import Ints, listing
+from dgz.errors import DGZError, require_count
+from dgz.experiments import BrokenRunsError, run, run_many
+from dgz.files import locked
+from dgz.generators import WGANGP, ClassGenerator
+from dgz.many import generator_key
+from dgz.model import DGZ
+from dgz.observations import toy
+from dgz.paper import Block, Item, Row, Spec, Store, item_names, load_spec
+from dgz.peers import CEGZSL, FCLSWGAN
+from dgz.progress import Progress
+from dgz.records import Record
+from dgz.settings import configure
+
+_TOY = "toy"
+_QUICK = {"n_epochs": 2, "n_per_class": 10, "generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
+_QUICK_BATCH = 1024  # rows in each step of a generator: few steps are wanted
+
+
+def reproduce(
+    names: Sequence[str],
+    source: str | Path | None,
+    out: str | Path,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    features: str | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Item]:
+    """Make all runs that items of the paper are made of, or those of them that are not there yet.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Items, as :func:`~dgz.paper.item_names` lists them; ``all`` is all of them.
+    source : str or Path, optional
+        Folder with a folder for each data set (``CUB``, ``AWA2``, …) in the layout of xlsa17. Those that are missing
+        are said to be, and the others are run.
+    out : str or Path
+        Gets ``records/`` and ``items/``, see :class:`~dgz.paper.Store`.
+    quick : bool
+        Run everything on the embedded data, with a few steps of each training: to see that it works. Such records say
+        what they are, and never share a folder with others.
+    seeds : int, optional
+        How many, instead of the number that each item has.
+    features : str, optional
+        Which features file to use where a data set has several; ``res101`` by default, or the only one there is.
+    device : str
+        See :class:`~dgz.DGZ`.
+    say : callable
+        Given a line of text about each group of runs that is finished.
+
+    Returns
+    -------
+    list of Item
+        What the items are made of, whether or not all of it could be run.
+
+    Raises
+    ------
+    DGZError
+        When some runs broke, after all others were made; or before any, when something cannot be meant so.
+    """
+    wanted = list(dict.fromkeys(item_names() if "all" in names else names))
+    specs = [load_spec(name) for name in wanted]
+    if seeds is not None:
+        require_count(seeds=seeds)
+    store = Store(out)
+    if odd := [item.name for item in store.items() if item.quick != quick]:
+        kind = "a quick reproduction" if not quick else "results"
+        raise DGZError(f"{out} holds {kind} ({listing(odd)}), which are not to be mixed: choose another folder.")
+    library = _Library(source, features, quick)
+    planned = [_plan(spec, library, quick, seeds, device) for spec in specs]
+    runs = {run.name: run for _, found in planned for run in found}
+    if not runs:
+        sentences = sorted({sentence for item, _ in planned for sentence in item.missing})
+        raise DGZError(f"There is no data to run {listing(wanted)} on. {' '.join(sentences)}")
+    for item, _ in planned:
+        store.write_item(item)
+    _make([run for run in runs.values() if not store.is_finished(run.name)], store, say)
+    return [item for item, _ in planned]
+
+
+# --- What data there is.
+@dataclass(frozen=True)
+class _Source:
+    """A data set that was found, and is read when it is first needed."""
+
+    data: str
+    semantics: str
+    features: str
+    folder: str
+
+    def load(self) -> GZSLData:
+        return load_data(self.folder, self.features, self.semantics)
+
+
+class _Library:
+    """Where specs get their data from; each data set is read once."""
+
+    def __init__(self, folder: str | Path | None, features: str | None, quick: bool) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.features, self.quick = features, quick
+        self._loaded: dict[_Source, GZSLData] = {}
+        if self.folder is not None and not self.folder.is_dir():
+            raise DGZError(f"{folder} is no folder.")
+
+    def find(self, spec: Spec) -> tuple[list[_Source], list[str]]:
+        """The data sets of a spec that are there, and a sentence about each of the others."""
+        if self.quick and spec.data:
+            return [_EMBEDDED], []
+        found, missing = [], []
+        for name in spec.data:
+            data, _, semantics = name.partition("/")
+            source = _EMBEDDED if data == _EMBEDDED.data else self._look_for(data, semantics)
+            if isinstance(source, str):
+                missing.append(source)
+            else:
+                found.append(source)
+        return found, missing
+
+    def _look_for(self, data: str, semantics: str) -> "_Source | str":
+        name = data.removesuffix("*")
+        tuned = data.endswith("*")
+        what = f"{name} with {'features of a fine-tuned backbone' if tuned else 'features'} and {semantics} vectors"
+        if self.folder is None:
+            return f"{what}: no folder was given (--data)."
+        folder = self.folder / name
+        files = sorted(path.stem for path in folder.glob("*.mat") if not path.stem.endswith("_splits"))
+        fitting = [stem for stem in files if bool(re.search("finetun|fine_tun|fine-tun|_ft", stem)) == tuned]
+        asked = [stem for stem in fitting if stem == self.features] if self.features and not tuned else fitting
+        if not asked or not (folder / f"{semantics}_splits.mat").is_file():
+            lacking = "features" if (folder / f"{semantics}_splits.mat").is_file() else f"{semantics}_splits.mat"
+            how = (
+                "there is no public file of them to fetch"
+                if tuned
+                else "'dgz data download xlsa17 --to DIR' fetches the field's standard files"
+            )
+            return f"{what}: {name} lacks {lacking}; {how}."
+        chosen = "res101" if "res101" in asked else asked[0]
+        return _Source(data, semantics, chosen, str(folder))
+
+    def load(self, source: _Source) -> GZSLData:
+        """A data set that was found."""
+        if source not in self._loaded:
+            self._loaded[source] = source.load()
+        return self._loaded[source]
+
+
+_EMBEDDED = _Source("numbers", "strokes", "pixels", "numbers")
+
+
+# --- What is to be run.
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One run, not yet made."""
+
+    name: str
+    row: Row
+    model: DGZ | None  # None is the toy
+    seed: int
+    source: _Source | None
+    library: _Library
+    fold: tuple[int, int] | None  # number, and of how many
+    quick: bool
+
+    @property
+    def data(self) -> GZSLData:
+        data = self.library.load(cast(_Source, self.source))
+        if self.fold is None:
+            return data
+        number, n_folds = self.fold
+        return validation_folds(data, n_folds)[number]
+
+    @cached_property
+    def group(self) -> str:
+        """The same for runs that can be made together: those that share a generator, trained on the same rows."""
+        if self.model is None or self.row.evaluate_every:
+            return self.name
+        known = [str(self.source), self.fold, self.row.subset, generator_key(self.model, self.seed)]
+        known += [self.model.feature_scaling, self.model.attribute_scaling]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+
+def _plan(spec: Spec, library: _Library, quick: bool, seeds: int | None, device: str) -> tuple[Item, list[_Run]]:
+    """The runs of an item on all data sets that there are."""
+    sources, missing = library.find(spec)
+    runs: list[_Run] = []
+    blocks = []
+    nothing_to_read: list[_Source | None] = [None]
+    for source in sources if spec.data else nothing_to_read:
+        rows: dict[str, list[str]] = {}
+        folds: dict[str, list[str]] = {}
+        for row in spec.rows:
+            n_seeds = seeds or (min(row.seeds or spec.seeds, _QUICK["seeds"]) if quick else row.seeds or spec.seeds)
+            own = [_run(row, source, seed, None, library, quick, device) for seed in range(n_seeds)]
+            n_folds = min(spec.folds, _QUICK["folds"]) if quick else spec.folds
+            held_out = [_run(row, source, 0, (k, n_folds), library, quick, device) for k in range(n_folds)]
+            rows[row.name] = [run.name for run in own]
+            if held_out:
+                folds[row.name] = [run.name for run in held_out]
+            runs += [*own, *held_out]
+        known = source or _Source(_TOY, "", "", "")
+        blocks.append(
+            Block(data=known.data, semantics=known.semantics, features=known.features, rows=rows, folds=folds)
+        )
+    return Item(name=spec.name, quick=quick, blocks=blocks, missing=missing), runs
+
+
+def _run(
+    row: Row,
+    source: _Source | None,
+    seed: int,
+    fold: tuple[int, int] | None,
+    library: _Library,
+    quick: bool,
+    device: str,
+) -> _Run:
+    """A run with its name, which says what it is to people, and by a hash of everything to machines."""
+    model = None
+    if source is not None:
+        model = _model(row, source, library, quick).set_params(random_state=seed, device=device)
+        model.check()
+    if quick:
+        row = replace(row, evaluate_every=min(row.evaluate_every, 1))
+    settings = None if model is None else {**model.settings(), "device": None, "verbose": None}
+    known = {
+        "method": row.method,
+        "settings": settings or row.set,
+        "data": None if source is None else library.load(source).record()["hashes"],
+        "fold": fold,
+        "subset": row.subset,
+        "observe": row.observe,
+        "evaluate_every": row.evaluate_every,
+        "quick": quick,
+    }
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:10]
+    where = _TOY if source is None else f"{source.data}-{source.semantics}".replace("*", "-tuned").lower()
+    held_out = "" if fold is None else f"-fold{fold[0]}"
+    return _Run(
+        name=f"{where}-{row.method}-{digest}{held_out}-{seed}",
+        row=row,
+        model=model,
+        seed=seed,
+        source=source,
+        library=library,
+        fold=fold,
+        quick=quick,
+    )
+
+
+def _model(row: Row, source: _Source, library: _Library, quick: bool) -> DGZ:
+    """The unfitted model of a row: the method as published for the data set, and the row's settings."""
+    model = _published(row.method, source.data.removesuffix("*"))
+    configure(model, [f"{key}={value}" for key, value in row.set.items()])
+    if row.subset:
+        n_steps = min(row.subset["n_steps"], _QUICK["steps"]) if quick else row.subset["n_steps"]
+        n_rows = len(_subset(row, library.load(source), 0))
+        model.set_params(generator__n_epochs=math.ceil(n_steps / math.ceil(n_rows / model.generator.batch_size)))  # type: ignore[union-attr]
+    if quick:
+        model.set_params(n_epochs=min(model.n_epochs, _QUICK["n_epochs"]))
+        model.set_params(n_per_class=min(model.n_per_class, _QUICK["n_per_class"]))
+        generator = cast(ClassGenerator, model.generator)
+        generator.set_params(n_epochs=min(generator.n_epochs, _QUICK["generator_epochs"]))
+        if "batch_size" in generator.get_params():
+            generator.set_params(batch_size=_QUICK_BATCH)
+    return model
+
+
+def _published(method: str, data: str) -> DGZ:
+    """A method with the settings published for a data set, or with its defaults where there are none."""
+    if method in ("dgz", "dgz-without-generator"):
+        plain = method == "dgz-without-generator"
+        if data in ("AWA2", "CUB", "SUN", "APY"):
+            return DGZ.preset(data, source="paper", without_generator=plain)
+        return DGZ.without_generator() if plain else DGZ(generator=WGANGP())
+    kind = {"f-clswgan": FCLSWGAN, "ce-gzsl": CEGZSL}[method]
+    if data in ("AWA2", "CUB", "SUN"):
+        return kind.preset(data)
+    return kind(generator=kind()._new_generator())
+
+
+def _subset(row: Row, data: GZSLData, seed: int) -> Ints:
+    """The rows that the generator of a row learns from (Fig. A.1): some of the classes, some rows of each."""
+    rng = np.random.default_rng(seed)
+    n_classes = round(len(data.seen) * row.subset.get("share_of_classes", 1.0))
+    classes = rng.permutation(data.seen)[: max(n_classes, 1)]
+    total = row.subset.get("n_rows")
+    chosen: list[Ints] = []
+    for k, label in enumerate(classes):
+        # Evenly, as far as whole numbers can be: the first classes have the rows that are left over.
+        n = row.subset["n_rows_per_class"] if total is None else total // len(classes) + (k < total % len(classes))
+        chosen.append(rng.permutation(np.flatnonzero(data.y_train == label))[:n])
+    return np.sort(np.concatenate(chosen))
+
+
+# --- Making runs.
+def _make(runs: Sequence[_Run], store: Store, say: Callable[[str], None]) -> None:
+    """Make runs, group by group; a group that another process is at is left to it until nothing else is left to do."""
+    groups: dict[str, list[_Run]] = {}
+    for one in runs:
+        groups.setdefault(one.group, []).append(one)
+    broken: list[str] = []
+    left = list(groups.items())
+    with Progress("runs", total=len(runs)) as progress:
+        for wait in (False, True):
+            passed_over = []
+            for name, members in left:
+                with locked(store.folder / ".locks" / name, wait=wait) as is_held:
+                    if not is_held:
+                        passed_over.append((name, members))
+                        continue
+                    start = time.perf_counter()
+                    todo = [run for run in members if not store.is_finished(run.name)]  # by another process, meanwhile
+                    broken += _make_group(todo, store) if todo else []
+                    progress.advance(len(members), note=members[0].name)
+                    if todo:
+                        say(f"{time.perf_counter() - start:6.1f} s  {len(todo):3d} x {todo[0].name}")
+            left = passed_over
+    for place in (".locks", ".unfinished"):
+        with contextlib.suppress(OSError):  # not empty: another process is at work
+            (store.folder / place).rmdir()
+    if broken:
+        raise DGZError(f"{len(broken)} of {len(runs)} runs broke, the others are finished: {listing(broken)}.")
+
+
+def _make_group(runs: Sequence[_Run], store: Store) -> list[str]:
+    """Make runs that share a generator, and keep their records; gives sentences about those that broke."""
+    first = runs[0]
+    unfinished = store.folder / ".unfinished" / first.group
+    try:
+        records = list(_records(runs, unfinished))
+    except BrokenRunsError as error:
+        records = _in_place(runs, error.records)
+        _keep(runs, records, store)
+        return [f"{one.name} ({error})" for one, record in zip(runs, records, strict=True) if record is None]
+    except DGZError as error:
+        return [f"{one.name} ({error})" for one in runs]
+    _keep(runs, records, store)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return []
+
+
+def _records(runs: Sequence[_Run], unfinished: Path) -> Iterator[Record | None]:
+    first = runs[0]
+    if first.model is None:
+        yield from (_toy_record(one) for one in runs)
+        return
+    data = first.data
+    options = {"projection": {"n_classes": 3, "n_rows": 4}} if first.quick else {}
+    observe = [{name: options.get(name, {}) for name in ("generation", *one.row.observe)} for one in runs]
+    if first.row.evaluate_every:
+        for one, wanted in zip(runs, observe, strict=True):
+            yield run(cast(DGZ, one.model), data, evaluate_every=one.row.evaluate_every, observe=wanted)
+        return
+    rows = _subset(first.row, data, first.seed) if first.row.subset else None
+    models = [cast(DGZ, one.model) for one in runs]
+    made = run_many(models, data, observe=observe, generator_rows=rows, checkpoint_folder=unfinished)
+    about_rows = {} if rows is None else {"generator_rows": {**first.row.subset, "n": len(rows)}}
+    yield from (replace(record, data={**record.data, **about_rows}) for record in made)
+
+
+def _in_place(runs: Sequence[_Run], records: Sequence[Record]) -> list[Record | None]:
+    """For each run, its record among those of the runs that did not break."""
+    found: list[Record | None] = []
+    left = list(records)
+    for one in runs:
+        settings = None if one.model is None else one.model.settings()
+        mine = next((record for record in left if record.params == settings and record.seed == one.seed), None)
+        if mine is not None:
+            left.remove(mine)
+        found.append(mine)
+    return found
+
+
+def _keep(runs: Sequence[_Run], records: Sequence[Record | None], store: Store) -> None:
+    for one, record in zip(runs, records, strict=True):
+        if record is not None:
+            store.write(one.name, replace(record, quick=one.quick, params={**record.params, "verbose": False}))
+
+
+def _toy_record(one: _Run) -> Record:
+    """The record of Fig. A.2's toy, which has no classes to recognise and so no scores."""
+    start = time.perf_counter()
+    noise = float(one.row.set["attribute_noise"])
+    observed = toy(noise, seed=one.seed, **({"n_epochs": _QUICK["generator_epochs"]} if one.quick else {}))
+    return Record(
+        method="WGANGP",
+        params=dict(one.row.set),
+        seed=one.seed,
+        selection="last",
+        data={"name": _TOY, "hashes": {}},
+        class_names={},
+        unseen=[],
+        scores={},
+        observed={"toy": observed},
+        seconds={"fit": time.perf_counter() - start},
+        device="CPU",
+    )
