@@ -20,12 +20,7 @@ from dgz.data import GZSLData
 from dgz.data.dataset import Floats, Ints
 from dgz.errors import DGZError, require_count
 from dgz.generators import WGANGP
-from dgz.losses import (
-    cross_entropy,
-    incremental_cross_entropy,
-    incremental_gradient,
-    pull_and_push,
-)
+from dgz.losses import cross_entropy, incremental_cross_entropy, incremental_gradient, pull_and_push
 from dgz.metrics import cacd, class_ids, class_means, cmmd
 from dgz.model import DGZ
 from dgz.training import random_stream

@@ -131,34 +131,32 @@ class _Library:
         """The data sets of a spec that are there, and a sentence about each of the others."""
         if self.quick and spec.data:
             return [_EMBEDDED], []
-        found, missing = [], []
+        found = []
+        missing: dict[str, list[str]] = {}
         for name in spec.data:
             data, _, semantics = name.partition("/")
             source = _EMBEDDED if data == _EMBEDDED.data else self._look_for(data, semantics)
             if isinstance(source, str):
-                missing.append(source)
+                missing.setdefault(source, []).append(name)
             else:
                 found.append(source)
-        return found, missing
+        return found, [f"{', '.join(of)}: {reason}" for reason, of in missing.items()]
 
     def _look_for(self, data: str, semantics: str) -> "_Source | str":
+        """A data set, or why there is none."""
         name = data.removesuffix("*")
         tuned = data.endswith("*")
-        what = f"{name} with {'features of a fine-tuned backbone' if tuned else 'features'} and {semantics} vectors"
         if self.folder is None:
-            return f"{what}: no folder was given (--data)."
+            return "no folder was given (--data)."
         folder = self.folder / name
         files = sorted(path.stem for path in folder.glob("*.mat") if not path.stem.endswith("_splits"))
         fitting = [stem for stem in files if bool(re.search("finetun|fine_tun|fine-tun|_ft", stem)) == tuned]
         asked = [stem for stem in fitting if stem == self.features] if self.features and not tuned else fitting
+        if tuned and not asked:
+            return "no features of a fine-tuned backbone were found; the package fetches none."
         if not asked or not (folder / f"{semantics}_splits.mat").is_file():
-            lacking = "features" if (folder / f"{semantics}_splits.mat").is_file() else f"{semantics}_splits.mat"
-            how = (
-                "there is no public file of them to fetch"
-                if tuned
-                else "'dgz data download xlsa17 --to DIR' fetches the field's standard files"
-            )
-            return f"{what}: {name} lacks {lacking}; {how}."
+            what = "class vectors and splits" if asked else "features"
+            return f"no {what} were found; 'dgz data download xlsa17 --to DIR' fetches the field's standard files."
         chosen = "res101" if "res101" in asked else asked[0]
         return _Source(data, semantics, chosen, str(folder))
 
@@ -398,7 +396,8 @@ def _in_place(runs: Sequence[_Run], records: Sequence[Record]) -> list[Record | 
 def _keep(runs: Sequence[_Run], records: Sequence[Record | None], store: Store) -> None:
     for one, record in zip(runs, records, strict=True):
         if record is not None:
-            store.write(one.name, replace(record, quick=one.quick, params={**record.params, "verbose": False}))
+            # Names of hundreds of classes in hundreds of files: the data set has them, and its hash is there.
+            store.write(one.name, replace(record, quick=one.quick, class_names={}))
 
 
 def _toy_record(one: _Run) -> Record:

@@ -174,7 +174,7 @@ def score_of(record: Record, metric: str) -> float | None:
 
 
 def _decisions(claim: Claim, spec: Spec, item: Item | None, runs: Sequence[Runs]) -> Iterator[Decision]:
-    """A claim's decisions: data sets with runs in the item's order, then those without."""
+    """A claim's decisions: one for each data set with runs, in the item's order, then one for all without."""
     wanted = claim.data or spec.data
 
     def untested(data: str, reason: str) -> Decision:
@@ -193,9 +193,8 @@ def _decisions(claim: Claim, spec: Spec, item: Item | None, runs: Sequence[Runs]
         return
     for k in places:
         yield decide(claim, spec, item.blocks[k], runs[k], {})
-    for name in wanted:
-        if not any(_is_among(block, [name]) for block in item.blocks):
-            yield untested(name, MISSING_DATA)
+    if missing := [name for name in wanted if not any(_is_among(block, [name]) for block in item.blocks)]:
+        yield untested(", ".join(missing), MISSING_DATA)
 
 
 def _test(test: Mapping[str, Any], runs: Runs, others: Mapping[str, Runs]) -> Outcome:

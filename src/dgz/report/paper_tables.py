@@ -32,6 +32,7 @@ MEANINGS = (
     ),
 )
 _HEADINGS = {key: heading for key, heading, _ in MEANINGS}
+_DECIMALS = {"cmmd": 5}  # on some data it is below 0.001
 _OF_NO_RULE = ("cmmd", "cacd", "cacd_printed")  # they are of generated rows, which no classifier's epoch changes
 _PERCENT = frozenset(_HEADINGS) - set(_OF_NO_RULE)
 NOTHING = "–"
@@ -62,7 +63,7 @@ def score_text(key: str, value: float) -> str:
     >>> score_text("h", 0.7361), score_text("cmmd", 0.03371)
     ('73.6', '0.0337')
     """
-    return f"{100 * value:.1f}" if is_percent(key) else f"{value:.4f}"
+    return f"{100 * value:.1f}" if is_percent(key) else f"{value:.{_DECIMALS.get(key, 4)}f}"
 
 
 def difference_text(key: str, value: float) -> str:
@@ -338,7 +339,7 @@ def _numbers(outcome: Outcome) -> tuple[str, str, str]:
 
 
 def _signed(key: str, value: float) -> str:
-    text = f"{100 * value:+.2f}" if is_percent(key) else f"{value:+.4f}"
+    text = f"{100 * value:+.2f}" if is_percent(key) else f"{value:+.{_DECIMALS.get(key, 4) + 1}f}"
     return text.replace("-", "−")
 
 

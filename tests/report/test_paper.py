@@ -261,16 +261,16 @@ def shown(page: Path) -> Page:
 def test_a_table_by_the_rule_last_has_our_rows_only(shown: Page) -> None:
     assert shown.table("table2", "AWA2", "rule: last") == [
         ["Method", "U", "S", "H", "CMMD", "Seeds"],
-        ["DGZ", "62.0 ± 2.0", "82.0 ± 2.0", "72.0 ± 2.0", "0.0310 ± 0.0010", "3"],
-        ["DGZ w/o GM", "58.0 ± 2.6", "78.0 ± 2.6", "68.0 ± 2.6", "0.0310 ± 0.0010", "3"],
+        ["DGZ", "62.0 ± 2.0", "82.0 ± 2.0", "72.0 ± 2.0", "0.03100 ± 0.00100", "3"],
+        ["DGZ w/o GM", "58.0 ± 2.6", "78.0 ± 2.6", "68.0 ± 2.6", "0.03100 ± 0.00100", "3"],
     ]
 
 
 def test_published_and_quoted_numbers_stand_beside_the_oracle(shown: Page) -> None:
     assert shown.table("table2", "AWA2", "rule: oracle") == [
         ["Method", "U", "U paper", "ΔU", "S", "S paper", "ΔS", "H", "H paper", "ΔH", "CMMD", "CMMD paper", "ΔCMMD", "Seeds", "Source"],
-        ["DGZ", "64.0 ± 2.0", "67.4", "−3.4", "84.0 ± 2.0", "81.0", "+3.0", "74.0 ± 2.0", "73.6", "+0.4", "0.0310 ± 0.0010", "0.0337", "−0.0027", "3", "ours, best of 60"],
-        ["DGZ w/o GM", "60.0 ± 2.6", "–", "–", "80.0 ± 2.6", "–", "–", "70.0 ± 2.6", "–", "–", "0.0310 ± 0.0010", "–", "–", "3", "ours, best of 60"],
+        ["DGZ", "64.0 ± 2.0", "67.4", "−3.4", "84.0 ± 2.0", "81.0", "+3.0", "74.0 ± 2.0", "73.6", "+0.4", "0.03100 ± 0.00100", "0.03370", "−0.00270", "3", "ours, best of 60"],
+        ["DGZ w/o GM", "60.0 ± 2.6", "–", "–", "80.0 ± 2.6", "–", "–", "70.0 ± 2.6", "–", "–", "0.03100 ± 0.00100", "–", "–", "3", "ours, best of 60"],
         ["ZLA", "–", "65.4", "–", "–", "82.2", "–", "–", "72.8", "–", "–", "–", "–", "–", "quoted: IJCAI 2022"],
     ]  # fmt: skip
 
@@ -299,13 +299,13 @@ def test_published_numbers_of_cub_are_of_sentences(shown: Page) -> None:
 
 def test_unfinished_rows_say_how_far_they_are(shown: Page) -> None:
     sentences = shown.table("table2", "CUB, res101, sent", "rule: last")
-    assert sentences[1] == ["DGZ", "52.0 ± 2.8", "72.0 ± 2.8", "62.0 ± 2.8", "0.0305 ± 0.0007", "2"]
+    assert sentences[1] == ["DGZ", "52.0 ± 2.8", "72.0 ± 2.8", "62.0 ± 2.8", "0.03050 ± 0.00071", "2"]
     assert sentences[2] == ["DGZ w/o GM", "–", "–", "–", "–", "not run yet"]
     attributes = shown.table("table2", "CUB, res101, att", "rule: last")
     assert attributes[1][-1] == "2 of 3 seeds"
     oracle = shown.table("table2", "CUB, res101, att", "rule: oracle")
     assert oracle[1][-2] == "2 of 3 seeds"
-    assert oracle[2] == ["DGZ w/o GM", "–", "–", "–", "0.0310 ± 0.0010", "–", "ours, no epochs to choose from"]
+    assert oracle[2] == ["DGZ w/o GM", "–", "–", "–", "0.03100 ± 0.00100", "–", "ours, no epochs to choose from"]
 
 
 def test_tables_never_mix_rules(shown: Page) -> None:
@@ -334,8 +334,8 @@ def test_claims_are_decided_with_their_numbers(shown: Page) -> None:
     ]
     assert alike[1:] == [
         [
-            "AWA2, res101, att", "holds", "CMMD of “DGZ” minus “DGZ w/o GM” is within ± 0.002", "+0.0000",
-            "+0.0000 to +0.0000", "3", "yes",
+            "AWA2, res101, att", "holds", "CMMD of “DGZ” minus “DGZ w/o GM” is within ± 0.002", "+0.000000",
+            "+0.000000 to +0.000000", "3", "yes",
         ]
     ]  # fmt: skip
 
