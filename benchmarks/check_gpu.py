@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgz import DGZ, fit_many, generators, gzsl_scores, load_numbers
+from dgz import DGZ, contrastive, fit_many, generators, gzsl_scores, kernels, load_numbers, nets
 from dgz import classifier as classifiers
 from dgz.bench import SHAPES, _rows, _test_rows
 from dgz.classifier import ClassifierTraining, CosineClassifier
+from dgz.contrastive import ContrastiveWGANGP
 from dgz.generators import WGANGP
 from dgz.metrics import TestRows
 from dgz.training import Precision, multiplying, random_stream, train
@@ -38,12 +39,15 @@ def check(name: str, value: float, most: float) -> None:
 @contextmanager
 def plain() -> Iterator[None]:
     """Without fused kernels."""
-    before = classifiers.has_kernels, generators.has_kernels
-    classifiers.has_kernels = generators.has_kernels = lambda device: False
+    rooms = (classifiers, generators, contrastive)
+    before = [room.has_kernels for room in rooms]
+    for room in rooms:
+        room.has_kernels = lambda device: False
     try:
         yield
     finally:
-        classifiers.has_kernels, generators.has_kernels = before
+        for room, has_kernels in zip(rooms, before, strict=True):
+            room.has_kernels = has_kernels
 
 
 def apart(a: Tensor, b: Tensor) -> float:
@@ -105,6 +109,36 @@ def check_critic(shape: str, precision: Precision) -> None:
     (losses, slopes), (plain_losses, plain_slopes) = both(make, work)
     check(f"critic, {shape}, {precision}: losses", apart(losses, plain_losses), TOLERANCE[precision] / 10)
     check(f"critic, {shape}, {precision}: slopes", max(map(apart, slopes, plain_slopes)), TOLERANCE[precision])
+
+
+def check_pairs() -> None:
+    """Scores of all pairs of rows and classes, and their slopes, fused and plain; then whole steps of CE-GZSL."""
+    rng = random_stream(0, "pairs", GPU)
+    parts = [torch.randn(shape, generator=rng, device=GPU) for shape in ((500, 2048), (150, 2048), (2048,))]
+    g = torch.randn(500, 150, generator=rng, device=GPU)
+    answers = []
+    for scores in (kernels.pair_scores, nets.pair_scores):
+        leaves = [part.clone().requires_grad_() for part in parts]
+        out = scores(*leaves)
+        answers.append([out, *torch.autograd.grad(out, leaves, g)])
+    for name, fused, plainly in zip(("scores", "of rows", "of classes", "of weights"), *answers, strict=True):
+        check(f"pairs: {name}", apart(fused, plainly), 1e-5)
+    x, y, attributes, _ = _rows(SHAPES["CUB"], GPU)
+
+    def make() -> Any:
+        gan = ContrastiveWGANGP(batch_size=512)
+        gan.noise_ = 0.0
+        gan.build(attributes.shape[1], x.shape[1], random_stream(0, "start")).net_.to(GPU)
+        return gan._trainee(x, y, attributes, 0, "tf32")
+
+    def work(training: Any) -> tuple[Tensor, list[Tensor]]:
+        with multiplying("tf32", GPU):
+            losses = [torch.stack(list(training.step().values())) for _ in range(2)]
+        return torch.stack(losses), [s["exp_avg"] for s in training.optimizers["embedding"].state.values()]
+
+    (losses, slopes), (plain_losses, plain_slopes) = both(make, work)
+    check("CE-GZSL: losses", apart(losses, plain_losses), TOLERANCE["tf32"] / 10)
+    check("CE-GZSL: slopes", max(map(apart, slopes, plain_slopes)), TOLERANCE["tf32"])
 
 
 def check_capture() -> None:
@@ -207,6 +241,7 @@ def main() -> None:
         check_classifier("AWA2", "float32", 1, "revised")
         check_classifier("SUN", "tf32", 6, "revised")
         check_critic("AWA2", "tf32")
+    check_pairs()
     check_capture()
     check_scores()
     check_models()

@@ -31,6 +31,15 @@ def harmonic_mean(u, s):
     return 2 * u * s / (u + s) if u + s > 0 else 0.0
 
 
+def share_taken_for(y_pred, group):
+    """How many of the rows are taken for some class of a group, of all."""
+    taken = 0
+    for prediction in y_pred:
+        if prediction in group:
+            taken += 1
+    return taken / len(y_pred)
+
+
 # --- Calibrated stacking (Chao et al., 2016) and its curve.
 def predict(scores, seen, seen_penalty=0.0, among=None):
     """The first class, in the order of their ids, whose penalised score no other class exceeds."""
@@ -270,6 +279,46 @@ def gaussian_kl(means, log_variances):
         for m, v in zip(mean, log_variance, strict=True):
             total += (m**2 + math.exp(v) - v - 1) / 2
     return total / len(means)
+
+
+def linear_logits(x, weights, biases):
+    """W x + b, as a softmax classifier has them."""
+    return [
+        [sum(w * v for w, v in zip(row, xi, strict=True)) + b for row, b in zip(weights, biases, strict=True)]
+        for xi in x
+    ]
+
+
+def supervised_contrast(points, y, temperature):
+    """Khosla et al. (2020), Eq. (2): the mean over the anchors, which are points with another one of their class."""
+    n = len(points)
+
+    def similarity(i, j):
+        return sum(a * b for a, b in zip(points[i], points[j], strict=True)) / temperature
+
+    of_anchors = []
+    for i in range(n):
+        positives = [p for p in range(n) if p != i and y[p] == y[i]]
+        if not positives:
+            continue
+        total = sum(math.exp(similarity(i, a)) for a in range(n) if a != i)
+        of_anchors.append(-sum(math.log(math.exp(similarity(i, p)) / total) for p in positives) / len(positives))
+    return sum(of_anchors) / len(of_anchors) if of_anchors else 0.0
+
+
+def pair_scores(rows, classes, last):
+    """Every row with every class: a leaky ReLU of slope 0.2 of the sum of their parts, weighted."""
+    result = []
+    for r in rows:
+        scores = []
+        for c in classes:
+            score = 0.0
+            for k in range(len(last)):
+                hidden = r[k] + c[k]
+                score += last[k] * (hidden if hidden > 0 else 0.2 * hidden)
+            scores.append(score)
+        result.append(scores)
+    return result
 
 
 # --- Instance level.

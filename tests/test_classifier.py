@@ -12,14 +12,16 @@ import torch
 from sklearn.base import clone
 from torch.nn.functional import normalize
 
+import reference
 from dgz import classifier as module
 from dgz import losses
-from dgz.classifier import ClassifierTraining, CosineClassifier
+from dgz.classifier import ClassifierTraining, CosineClassifier, prepared
 from dgz.errors import DGZError
 from dgz.metrics import TestRows
+from dgz.nets import LinearWeights
 from dgz.training import SOUND, Checkpoints, random_stream
 
-WEIGHTS = ["mapped", "free", "class_normalised"]
+WEIGHTS = ["mapped", "free", "class_normalised"]  # of a cosine; linear ones have tests of their own, too
 LOSSES = ["revised", "plain", "incremental"]
 
 
@@ -204,9 +206,12 @@ def plain_steps(classifier, data, batches, seed=0):
     )
     net.double().train()
     optimizer = torch.optim.Adam(net.parameters(), lr=classifier.learning_rate, betas=(0.5, 0.999))
-    x, attributes, values = normalize(data.x.double()), data.attributes.double(), []
+    x, attributes, values = data.x.double(), data.attributes.double(), []
     for batch in batches:
-        logits = x[batch] @ normalize(net(attributes)).T / classifier.temperature
+        if classifier.weights == "linear":
+            logits = (x[batch] @ net.weight.T + net.bias) / classifier.temperature
+        else:
+            logits = normalize(x[batch]) @ normalize(net(attributes)).T / classifier.temperature
         loss = plain_loss(classifier, logits, data.y[batch], data.seen)
         optimizer.zero_grad()
         loss.backward()
@@ -234,7 +239,7 @@ def test_the_slope_in_the_weights_is_autograds(loss):
         torch.testing.assert_close(slopes[k], torch.autograd.grad(expected, of_member)[0], rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", [*WEIGHTS, "linear"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -283,7 +288,7 @@ def assert_close_classifiers(ours, theirs):
 
 @pytest.mark.parametrize("resample", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", [*WEIGHTS, "linear"])
 def test_many_trained_at_once_become_what_each_becomes_alone(weights, loss, resample):
     data = rows(spread=0.5)
     task = many(weights=weights, loss=loss, resample=resample)
@@ -349,7 +354,7 @@ def test_each_member_has_its_own_numbers_from_after_epoch_and_test_rows():
     assert len({one.history_[-1]["acc_seen"] for one in together}) > 1
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", [*WEIGHTS, "linear"])
 def test_a_member_that_diverges_does_not_disturb_the_others(weights):
     data, task = rows(spread=0.5), many(weights=weights)
     expected = train_alone(task, data)
@@ -371,7 +376,7 @@ def test_members_that_all_diverge_stop_the_training():
 
 
 @pytest.mark.parametrize(
-    ("weights", "value"), [(kind, np.nan) for kind in WEIGHTS] + [("mapped", np.inf), ("free", -np.inf)]
+    ("weights", "value"), [(kind, np.nan) for kind in (*WEIGHTS, "linear")] + [("mapped", np.inf), ("free", -np.inf)]
 )
 def test_a_member_is_unsound_where_any_of_its_values_is_no_number(weights, value):
     training = train_many(many(weights=weights), rows())
@@ -407,7 +412,7 @@ def test_what_must_be_equal_to_train_at_once():
 
 
 @pytest.mark.parametrize("resample", [False, True])
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", [*WEIGHTS, "linear"])
 def test_a_restart_with_new_rows_is_a_fresh_training_on_them(weights, resample):
     data, other = rows(spread=0.5), rows(spread=1.0)
     options = {"weights": weights, "resample": resample}
@@ -630,7 +635,7 @@ def test_rows_keep_their_labels_when_drawn(monkeypatch):
 
 # --- The same bits.
 @pytest.mark.parametrize("resample", [False, True])
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", [*WEIGHTS, "linear"])
 def test_the_same_seed_gives_the_same_bits(weights, resample):
     data, runs = rows(), []
     state = torch.get_rng_state()
@@ -646,7 +651,7 @@ def test_the_same_seed_gives_the_same_bits(weights, resample):
 
 
 @pytest.mark.parametrize("resample", [False, True])
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", [*WEIGHTS, "linear"])
 def test_a_broken_training_goes_on_to_the_same_bits(weights, resample, tmp_path):
     data = rows()
     options = {"weights": weights, "resample": resample, "n_epochs": 5, "lr_step": 2}
@@ -714,3 +719,125 @@ def test_training_reports_what_after_epoch_says():
     classifier = fit(tiny(), rows(), after_epoch=lambda epoch: {"h": epoch / 4})
     assert [row["h"] for row in classifier.history_] == [0.25, 0.5]
     assert all(set(row) == {"epoch", "loss", "h"} for row in classifier.history_)
+
+
+# --- Linear weights: a softmax classifier with a bias, without cosines.
+def linear(**options):
+    return tiny(**{"weights": "linear", "loss": "plain", "temperature": 1.0} | options)
+
+
+def test_rows_are_multiplied_with_a_one_for_the_bias_or_at_unit_length():
+    x = rows().x
+    for weights in WEIGHTS:
+        np.testing.assert_allclose(prepared(x, weights).norm(dim=1), 1.0, rtol=1e-5)
+        torch.testing.assert_close(prepared(x, weights) * x.norm(dim=1, keepdim=True), x)
+    extended = prepared(x, "linear")
+    assert torch.equal(extended[:, :-1], x)
+    assert (extended[:, -1] == 1).all()
+
+
+def test_a_linear_classifier_is_softmax_regression_with_a_bias():
+    data = rows(spread=0.5)
+    classifier = linear(learning_rate=1e-3)
+    training = ClassifierTraining([classifier], data.x, data.y, data.attributes, data.seen, seeds=[0])
+    layer = torch.nn.Linear(8, 5).double()
+    start = clone(classifier).build(5, 4, 8, random_stream(0, "classifier's start")).net_
+    layer.load_state_dict({name: values.double() for name, values in start.state_dict().items()})
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3, betas=(0.5, 0.999))
+    training.shuffle()
+    for batch in training.order[0]:
+        weights, biases = (values.tolist() for values in layer.parameters())
+        expected = reference.linear_logits(data.x[batch].tolist(), weights, biases)
+        value = training.step()["loss"].item()
+        assert value == pytest.approx(reference.cross_entropy(expected, data.y[batch].tolist()), rel=1e-5)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(layer(data.x[batch].double()), data.y[batch])
+        loss.backward()
+        optimizer.step()
+        assert value == pytest.approx(loss.item(), rel=1e-5)
+    member = training.members[0]
+    torch.testing.assert_close(member.weight.detach(), layer.weight.detach().float(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(member.bias.detach(), layer.bias.detach().float(), rtol=1e-3, atol=1e-5)
+    assert (member.bias - start.bias).abs().max() > 1e-3
+
+
+def test_linear_class_weights_are_as_they_are_with_a_column_for_the_bias():
+    data = rows()
+    classifier = fit(linear(n_epochs=5), data)
+    assert isinstance(classifier.net_, LinearWeights)
+    found = classifier.class_weights(data.attributes)
+    assert found.shape == (5, 9)
+    assert torch.equal(found[:, :-1], classifier.net_.weight)
+    assert torch.equal(found[:, -1], classifier.net_.bias)
+    assert not found.requires_grad
+    assert (found.norm(dim=1) - 1).abs().min() > 1e-3  # of no particular length
+    training = train_many(many(weights="linear"), data)
+    assert training.class_weights().shape == (4, 5, 9)
+    for weights, member in zip(training.class_weights(), training.members, strict=True):
+        assert torch.equal(weights, member(data.attributes).detach())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_linear_classifier_learns_with_every_loss(loss):
+    data = rows()
+    classifier = fit(linear(loss=loss, n_epochs=40, lambda_1=0.5), data)
+    scores = data.x @ classifier.net_.weight.T + classifier.net_.bias
+    assert (scores.argmax(1) == data.y).float().mean() > 0.95
+    assert classifier.history_[-1]["loss"] < 0.5 * classifier.history_[0]["loss"]
+
+
+def test_a_bias_tells_rows_apart_that_differ_in_length_alone():
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(3).repeat(20)
+    x = (1.0 + y)[:, None] * torch.tensor([[0.6, 0.8]]) + 0.02 * torch.randn(60, 2, generator=rng)
+    data = SimpleNamespace(x=x, y=y, attributes=torch.eye(3), seen=torch.ones(3, dtype=torch.bool))
+
+    def accuracy(classifier, weights):
+        return ((prepared(x, classifier.weights) @ weights.T).argmax(1) == y).float().mean().item()
+
+    options = {"n_epochs": 60, "learning_rate": 0.05}
+    found = fit(linear(**options), data)
+    assert accuracy(found, found.class_weights(data.attributes)) > 0.95
+    without = found.class_weights(data.attributes).clone()
+    without[:, -1] = 0.0
+    assert accuracy(found, without) < 0.7  # one of the outer classes takes all
+    cosine = fit(tiny(weights="free", loss="plain", **options), data)
+    assert accuracy(cosine, cosine.class_weights(data.attributes)) < 0.6
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0])
+def test_the_length_of_a_row_matters_to_linear_weights(scale):
+    data = rows()
+    plain = fit(linear(), data)
+    data.x = data.x * scale
+    assert (fit(linear(), data).net_.weight - plain.net_.weight).abs().max() > 1e-3
+
+
+def test_test_rows_of_linear_weights_are_scored_with_their_bias():
+    data = rows(spread=0.5)
+    is_seen = data.seen[data.y]
+    x_seen, x_unseen = (prepared(data.x[part], "linear") for part in (is_seen, ~is_seen))
+    test_rows = TestRows(x_seen, data.y[is_seen], x_unseen, data.y[~is_seen], data.seen)
+    training = ClassifierTraining(
+        [linear()], data.x, data.y, data.attributes, data.seen, seeds=[0], test_rows=test_rows
+    )
+    (found,) = training.run()
+    with torch.no_grad():
+        predicted = (data.x @ found.net_.weight.T + found.net_.bias).argmax(1)
+    for name, of in (("acc_seen", is_seen), ("acc_unseen", ~is_seen)):
+        classes = sorted(set(data.y[of].tolist()))
+        expected = reference.macro_accuracy(data.y[of].tolist(), predicted[of].tolist(), classes)
+        assert found.history_[-1][name] == pytest.approx(expected)
+
+
+def test_a_linear_classifier_learns_with_every_precision():
+    data = rows()
+    found = {
+        precision: fit(linear(n_epochs=20), data, precision=precision) for precision in ("float32", "tf32", "bf16")
+    }
+    assert bits(found["tf32"]) == bits(found["float32"])
+    assert bits(found["bf16"]) != bits(found["float32"])
+    for classifier in found.values():
+        assert classifier.net_.weight.dtype == torch.float32
+        scores = data.x @ classifier.net_.weight.T + classifier.net_.bias
+        assert (scores.argmax(1) == data.y).float().mean() > 0.95

@@ -689,7 +689,7 @@ COMMON = {
     "l2": [-1e-9, None],
     "fgm": [-0.08, float("inf")],
     "learning_rate": [-1e-4, float("nan"), "fast"],
-    "hidden": [(), (0,), (16, -8), (4.5,), 16, "16"],
+    "hidden": [(), (0,), (16, -8), (4.5,), 0, 3, 16, "16"],
 }
 OF_KIND = {
     CenterMapper: {"steps_per_epoch": [0, 2.5]},
@@ -699,11 +699,11 @@ OF_KIND = {
         "critic_hidden": [0, 2.5],
         "gp_weight": [-1.0, float("nan")],
         "d_prior": [-1, 0, 2.5],
+        "class_weight": [-1.0, float("nan")],
     },
     CVAE: {"batch_size": [0, 2.5], "kl_weight": [-1.0, float("nan")], "d_prior": [-1, 0, 2.5]},
 }
 OF_KIND[ContrastiveWGANGP] = OF_KIND[WGANGP] | {
-    "class_weight": [-1.0, float("nan")],
     "d_embedding": [0, 2.5],
     "d_projection": [0, 2.5],
     "d_comparator": [0, 2.5],
@@ -782,3 +782,163 @@ def test_the_default_widths_are_the_papers_for_its_features_and_in_proportion_fo
     assert [
         len(layer.bias) for layer in (trainee.networks["generator"].first, *trainee.networks["generator"].rest)
     ] == [*expected, d_x]
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(1, (512,)), (2, (512, 256)), (None, (512, 256)), ((7,), (7,))])
+def test_a_number_of_layers_takes_so_many_of_the_usual_ones(hidden, expected):
+    gan = WGANGP(hidden=hidden)
+    gan.check()
+    trainee = training_of(gan, rows())
+    net = trainee.networks["generator"]
+    assert [len(layer.bias) for layer in (net.first, *net.rest)] == [*expected, 5]
+    assert trainee.critic.first.bias.shape == (expected[0],)
+
+
+@pytest.mark.parametrize("kind", IN_FEATURE_SPACE)
+def test_rows_of_a_plain_generator_are_in_the_space_of_the_features(kind):
+    data = rows()
+    generator = fit(tiny(kind), data)
+    assert not generator.embeds
+    assert generator.embed(data.x) is data.x
+    assert generator.embedded_width(5) == 5
+    assert generator.networks() == {"generator": generator.net_}
+
+
+# --- Rows that a classifier must recognise.
+def training_of(generator, data, seed=0):
+    """What ``fit`` trains, before its first step but after all that it learns beforehand."""
+    d_a, d_x = data.attributes.shape[1], data.x.shape[1]
+    generator.build(d_a, d_x, random_stream(seed, "generator's start")).noise_ = generator.attribute_noise
+    return generator._trainee(data.x, data.y, data.attributes, seed, "float32")
+
+
+def recognised_badly(judge, x, y, seen):
+    """The judge's mean negative log-likelihood, one number at a time."""
+    (weights,), biases = judge.net.blocks, judge.net.bias
+    places = [seen.index(c) for c in y.tolist()]
+    return reference.cross_entropy(reference.linear_logits(x.tolist(), weights.tolist(), biases.tolist()), places)
+
+
+@pytest.mark.parametrize("class_weight", [0.01, 0.7])
+def test_the_generators_loss_has_the_judges_with_its_weight(class_weight):
+    data, losses = rows(), []
+    for weight in (0.0, class_weight):
+        trainee = training_of(tiny(WGANGP, class_weight=weight), data)
+        drawn, made, draw = [], [], trainee.draw
+        trainee.draw = lambda n_batches, draw=draw, drawn=drawn: drawn.append(draw(n_batches)) or drawn[-1]
+        trainee.networks["generator"].register_forward_hook(lambda net, a, out, made=made: made.append(out.detach()))
+        losses.append(trainee.step())
+    y = drawn[0][1].chunk(2)[-1]  # the last critic step's batch serves the generator's, too
+    badly = recognised_badly(trainee.judge, made[-1], y, data.seen.tolist())
+    assert badly > 0.1
+    plain, judged = losses
+    assert judged["generator loss"].item() - plain["generator loss"].item() == pytest.approx(
+        class_weight * badly, rel=1e-3
+    )
+    assert judged["critic loss"].item() == plain["critic loss"].item()  # whose rows are the same
+
+
+def test_a_judges_weight_moves_the_generator_by_the_gradient_of_its_loss():
+    data = rows()
+    nets = {}
+    for weight in (0.0, 0.7):
+        trainee = training_of(tiny(WGANGP, class_weight=weight, n_critic=1, attribute_noise=0.0), data)
+        net, critic = double_twin(trainee.networks["generator"]), trainee.critic
+        start, inputs, drawn, draw = copy.deepcopy(net), watch(trainee.networks["generator"]), [], trainee.draw
+        trainee.draw = lambda n_batches, draw=draw, drawn=drawn: drawn.append(draw(n_batches)) or drawn[-1]
+        trainee.step()
+        (_, y), (z, a) = drawn[0], (values.double() for values in inputs[-1])
+        generated = net(z, a)
+        loss = -double_twin(critic)(generated, a).mean()
+        if weight:
+            places = torch.tensor([data.seen.tolist().index(c) for c in y.tolist()])
+            scores = double_twin(trainee.judge.net)(generated)
+            loss = loss + weight * torch.nn.functional.cross_entropy(scores, places)
+        descend(plain_adam(net, 0.01), loss, list(net.parameters()))
+        assert_close_nets(trainee.networks["generator"], net, rtol=1e-3, atol=1e-5)
+        nets[weight] = trainee.networks["generator"]
+        assert any((a - b).abs().max() > 1e-3 for a, b in zip(net.parameters(), start.parameters(), strict=True))
+    pairs = zip(nets[0.0].parameters(), nets[0.7].parameters(), strict=True)
+    assert any((a - b).abs().max() > 1e-3 for a, b in pairs)
+
+
+def test_the_judge_knows_the_seen_classes_alone_and_knows_them_well():
+    data = rows()
+    trainee = training_of(tiny(WGANGP, class_weight=0.1), data)
+    judge = trainee.judge
+    assert judge.net.bias.shape == (4,)  # of six classes
+    assert [judge.place[c].item() for c in data.seen] == [0, 1, 2, 3]
+    with torch.no_grad():
+        right = judge.net(data.x).argmax(1) == judge.place[data.y]
+    assert right.float().mean() > 0.95
+    assert judge.loss(data.x, data.y).item() == pytest.approx(
+        recognised_badly(judge, data.x, data.y, data.seen.tolist()), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(("n", "n_steps", "in_batch"), [(60, 1, 60), (250, 3, 100)])
+def test_the_judge_is_trained_as_in_the_released_scripts(n, n_steps, in_batch, monkeypatch):
+    data, calls, train = rows(), [], generators.train
+    data.x, data.y = (values.repeat(5, *([1] * (values.ndim - 1)))[:n] for values in (data.x, data.y))
+    monkeypatch.setattr(generators, "train", lambda *args, **kw: calls.append(args) or train(*args, **kw))
+    judge = training_of(tiny(WGANGP, class_weight=0.1), data).judge
+    assert [(stage, n_epochs) for stage, _, n_epochs in calls] == [("judge", 50)]
+    assert judge.n_steps == n_steps
+    assert [group["lr"] for group in judge.optimizers["judge"].param_groups] == [1e-3]
+    sizes, loss = [], judge.loss
+    judge.net.requires_grad_(True)
+    judge.loss = lambda x, y: sizes.append((len(x), len(y))) or loss(x, y)
+    judge.step()
+    assert sizes == [(in_batch, in_batch)]
+
+
+def test_the_judge_is_left_as_it_is_while_the_gan_trains():
+    data = rows()
+    trainee = training_of(tiny(WGANGP, class_weight=0.5), data)
+    before = {name: values.clone() for name, values in trainee.judge.net.state_dict().items()}
+    assert not any(values.requires_grad for values in trainee.judge.net.parameters())
+    for _ in range(5):
+        trainee.step()
+    assert all(torch.equal(values, before[name]) for name, values in trainee.judge.net.state_dict().items())
+    assert set(trainee.networks) == set(trainee.optimizers) == {"generator", "critic"}
+
+
+def test_there_is_no_judge_where_it_has_no_weight(monkeypatch):
+    monkeypatch.setattr(generators, "_Judge", None)  # calling it would break
+    assert training_of(tiny(WGANGP, class_weight=0.0), rows()).judge is None
+
+
+def test_a_judge_makes_rows_easier_to_recognise():
+    data, badly = rows(), {}
+    vectors, y = data.attributes[data.seen].repeat(50, 1), data.seen.repeat(50)
+    judge = training_of(tiny(WGANGP, class_weight=1.0), data).judge
+    for weight in (0.0, 20.0):
+        gan = fit(tiny(WGANGP, n_epochs=60, class_weight=weight), data)
+        badly[weight] = judge.loss(gan.sample(vectors, random_stream(0, "test")), y).item()
+    assert badly[20.0] < 0.7 * badly[0.0]
+
+
+def test_a_broken_training_with_a_judge_goes_on_to_the_same_bits(tmp_path):
+    data, options = rows(), {"n_epochs": 4, "class_weight": 0.5}
+    whole = fit(tiny(WGANGP, **options), data)
+
+    def stop(epoch):
+        if epoch == 3:
+            raise InterruptedError
+        return {}
+
+    with pytest.raises(InterruptedError):
+        fit(tiny(WGANGP, **options), data, after_epoch=stop, checkpoints=Checkpoints(tmp_path, "a", every=0))
+    resumed = fit(tiny(WGANGP, **options), data, checkpoints=Checkpoints(tmp_path, "a", every=0))
+    assert bits(resumed) == bits(whole)
+    assert resumed.history_ == whole.history_
+    assert bits(fit(tiny(WGANGP, **options), data, seed=1)) != bits(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["generator.safetensors"]  # of the judge nothing is kept
+
+
+def test_unseen_classes_do_not_move_a_judged_generator():
+    data, other = rows(), rows()
+    other.attributes = torch.cat([other.attributes, torch.ones(2, 4)])
+    other.attributes[[1, 4]] = 9.0
+    one, two = (fit(tiny(WGANGP, n_epochs=2, class_weight=0.5), part) for part in (data, other))
+    assert bits(one) == bits(two)

@@ -237,6 +237,7 @@ STACKED = {
     "one input": (lambda: nets.MLP([4], [6, 5]), [4]),
     "two inputs": (lambda: nets.MLP([2, 4], [7, 6, 5], relu_out=True), [2, 4]),
     "free": (lambda: nets.FreeWeights(9, 5), [4]),
+    "linear": (lambda: nets.LinearWeights(9, 4), [4]),  # and a bias
     "class-normalised": (lambda: nets.ClassNormalisedMapper(4, 6, 5), [4]),
 }
 
@@ -396,7 +397,10 @@ MAKERS = [
     lambda: nets.MLP([3, 2], [8, 4]),
     lambda: nets.Critic(4, 3, 8),
     lambda: nets.FreeWeights(5, 4),
+    lambda: nets.LinearWeights(5, 4),
     lambda: nets.ClassNormalisedMapper(3, 8, 4),
+    lambda: nets.Embedding(4, 6, 3),
+    lambda: nets.Comparator(4, 3, 8),
 ]
 
 
@@ -421,3 +425,156 @@ def test_making_a_network_leaves_the_global_random_state_alone(make):
     net = make()
     assert nets.initialise(net, stream()) is net
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- A bias for each class.
+def test_linear_weights_have_their_bias_in_the_last_column_and_forget_it_with_the_class():
+    net = filled(nets.LinearWeights(4, 3))
+    weights = net(torch.zeros(4, 2))
+    assert weights.shape == (4, 4)
+    assert torch.equal(weights, torch.cat([net.weight, net.bias[:, None]], dim=1))
+    assert torch.equal(net(torch.ones(4, 2)), weights)
+    before = weights.detach().clone()
+    net.remove(np.array([2, 0]))
+    assert torch.equal(net(torch.zeros(2, 2)), before[[1, 3]])
+    assert {name: tuple(values.shape) for name, values in net.named_parameters()} == {"weight": (2, 3), "bias": (2,)}
+    assert all(values.requires_grad for values in net.parameters())
+
+
+def test_linear_weights_start_like_all_others_and_without_bias():
+    net = nets.initialise(nets.LinearWeights(100, 200), stream())
+    assert (net.bias == 0).all()
+    assert net.weight.std().item() == pytest.approx(0.02, rel=0.03)
+
+
+# --- The embedding.
+def test_an_embedding_is_a_linear_layer_cut_at_zero():
+    net = filled(nets.Embedding(4, 6, 3))
+    x = randn(9, 4)
+    (weight,), bias = net.first.blocks, net.first.bias
+    expected = reference.linear_logits(x.tolist(), weight.tolist(), bias.tolist())
+    h = net(x)
+    assert h.shape == (9, 6)
+    np.testing.assert_allclose(h.detach(), np.maximum(expected, 0.0), rtol=1e-12, atol=1e-13)
+    assert np.min(expected) < 0 < h.max()
+
+
+def test_projections_lie_on_a_sphere_in_the_direction_of_their_layer():
+    net = filled(nets.Embedding(4, 6, 3))
+    h = randn(9, 6).abs()
+    points = net.project(h)
+    assert points.shape == (9, 3)
+    (weight,), bias = net.projection.blocks, net.projection.bias
+    for point, raw in zip(points, reference.linear_logits(h.tolist(), weight.tolist(), bias.tolist()), strict=True):
+        length = sum(value**2 for value in raw) ** 0.5
+        assert point.tolist() == pytest.approx([value / length for value in raw], rel=1e-5, abs=1e-6)
+        assert abs(length - 1) > 1e-3  # or nothing would have been done
+
+
+def test_projections_are_float32_whatever_they_are_multiplied_with():
+    net = nets.initialise(nets.Embedding(4, 6, 3), stream())
+    with torch.autocast("cpu", torch.bfloat16):
+        points = net.project(net(torch.ones(5, 4)))
+    assert points.dtype == torch.float32
+    np.testing.assert_allclose(points.detach().norm(dim=1), 1.0, rtol=1e-6)
+
+
+def test_a_projection_without_direction_is_no_nan():
+    net = filled(nets.Embedding(4, 6, 3))
+    with torch.no_grad():
+        net.projection.bias.zero_()
+    h = torch.zeros(2, 6, dtype=torch.double, requires_grad=True)
+    points = net.project(h)
+    assert (points == 0).all()
+    assert torch.autograd.grad(points.sum(), h)[0].isfinite().all()
+
+
+# --- Scores of pairs.
+ANY_BLOCK = pytest.mark.parametrize("most", [1, 13, 40, 2**27], ids=lambda most: f"at most {most} values")
+
+
+def pair_inputs(n, n_classes, k, seed=0):
+    return [randn(*shape, seed=seed + i).requires_grad_() for i, shape in enumerate([(n, k), (n_classes, k), (k,)])]
+
+
+@ANY_BLOCK
+@settings(SMALL, max_examples=20)
+@given(st.integers(1, 7), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9))
+def test_pair_scores_and_their_gradients_are_their_twins(most, n, n_classes, k, seed):
+    rows, classes, last = inputs = pair_inputs(n, n_classes, k, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nets, "_MOST_PAIR_VALUES", most)
+        scores = nets.pair_scores(*inputs)
+        pull = randn(n, n_classes, seed=seed + 9)
+        ours = torch.autograd.grad((scores * pull).sum(), inputs)
+    assert scores.shape == (n, n_classes)
+    np.testing.assert_allclose(
+        scores.detach(), reference.pair_scores(*(values.tolist() for values in inputs)), rtol=1e-12, atol=1e-13
+    )
+    expected = torch.nn.functional.leaky_relu(rows[:, None] + classes[None], 0.2) @ last
+    theirs = torch.autograd.grad((expected * pull).sum(), inputs)
+    torch.testing.assert_close(list(ours), list(theirs), rtol=1e-11, atol=1e-12)
+
+
+@ANY_BLOCK
+def test_gradients_of_pair_scores_are_their_slopes(most, monkeypatch):
+    monkeypatch.setattr(nets, "_MOST_PAIR_VALUES", most)
+    assert torch.autograd.gradcheck(nets.pair_scores, pair_inputs(7, 3, 2))
+
+
+def test_gradients_of_pair_scores_at_a_kink_are_autograds():
+    rows, classes, last = pair_inputs(3, 3, 4)
+    with torch.no_grad():
+        rows.copy_(-classes)  # each row with its own class: exactly 0 in every place
+    ours = torch.autograd.grad(nets.pair_scores(rows, classes, last).sum(), (rows, classes, last))
+    plain = (torch.nn.functional.leaky_relu(rows[:, None] + classes, 0.2) @ last).sum()
+    torch.testing.assert_close(list(ours), list(torch.autograd.grad(plain, (rows, classes, last))))
+
+
+def test_the_hidden_values_of_pairs_exist_a_block_at_a_time(monkeypatch):
+    sizes, pairs = [], nets._pairs
+
+    def watched(rows, classes):
+        for block in pairs(rows, classes):
+            sizes.append(tuple(block.shape))
+            yield block
+
+    monkeypatch.setattr(nets, "_pairs", watched)
+    monkeypatch.setattr(nets, "_MOST_PAIR_VALUES", 25)  # of 3 · 4 values for a row: two rows
+    scores = nets.pair_scores(*pair_inputs(5, 3, 4))
+    assert sizes == [(2, 3, 4), (2, 3, 4), (1, 3, 4)]
+    scores.sum().backward()
+    assert sizes[3:] == sizes[:3]  # in both directions
+
+
+def test_a_comparator_is_a_network_of_one_hidden_layer_on_every_pair():
+    net = filled(nets.Comparator(4, 3, 8))
+    plain = filled(nets.MLP([4, 3], [8, 1]), seed=5)
+    with torch.no_grad():
+        for mine, its in zip(plain.first.parameters(), net.first.parameters(), strict=True):
+            mine.copy_(its)
+        plain.rest[0].blocks[0].copy_(net.last)
+        plain.rest[0].bias.zero_()  # the same for all classes, so that the comparator has none
+    h, attributes = randn(5, 4).requires_grad_(), randn(6, 3, seed=2)
+    scores = net(h, attributes)
+    expected = [[slow_mlp(plain, [*row, *vector])[0] for vector in attributes.tolist()] for row in h.tolist()]
+    np.testing.assert_allclose(scores.detach(), expected, rtol=1e-12, atol=1e-13)
+    # And so are its gradients, in the rows and in all it learns.
+    pull = randn(5, 6, seed=3)
+    ours = torch.autograd.grad((scores * pull).sum(), [h, *net.first.parameters(), net.last])
+    of_pairs = plain(h.repeat_interleave(6, dim=0), attributes.repeat(5, 1)).view(5, 6)
+    theirs = torch.autograd.grad((of_pairs * pull).sum(), [h, *plain.first.parameters(), plain.rest[0].blocks[0]])
+    torch.testing.assert_close(list(ours), list(theirs), rtol=1e-11, atol=1e-12)
+    assert all(gradient.abs().max() > 0.01 for gradient in ours)
+
+
+def test_a_comparator_learns_with_bf16_products():
+    net, h, attributes = nets.Comparator(4, 3, 8), randn(5, 4).float().requires_grad_(), randn(6, 3, seed=2).float()
+    nets.initialise(net, stream())
+    exact = net(h, attributes)
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = net(h, attributes)
+    torch.testing.assert_close(coarse.float(), exact, rtol=0.05, atol=1e-4)
+    gradients = torch.autograd.grad(coarse.float().square().sum(), [h, *net.parameters()])
+    assert all(gradient.dtype == torch.float32 and gradient.isfinite().all() for gradient in gradients)
+    assert all(gradient.abs().max() > 0 for gradient in gradients)

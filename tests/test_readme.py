@@ -10,6 +10,7 @@ import pytest
 
 from conftest import ROOT
 from dgz import DGZ
+from dgz.report import update_readme
 
 README = (ROOT / "README.md").read_text()
 
@@ -73,7 +74,18 @@ def test_the_file_map_names_every_file_and_no_other() -> None:
     assert named == source
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/protocol.md", "docs/results.md", "CONTRIBUTING.md"])
+def test_the_table_of_results_is_made_of_the_records(tmp_path: Path) -> None:
+    copy = tmp_path / "README.md"
+    copy.write_text(README)
+    assert not update_readme(copy, ROOT / "results"), "run: dgz report results --readme README.md"
+    copy.write_text(README.replace("| DGZ | CUB", "| Another | CUB"))
+    assert update_readme(copy, ROOT / "results")
+    assert copy.read_text() == README
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/architecture.md", "docs/method.md", "docs/protocol.md", "docs/results.md", "CONTRIBUTING.md"]
+)
 def test_links_between_documents_lead_somewhere(page: str) -> None:
     for document in ("README.md", page):
         path = ROOT / document

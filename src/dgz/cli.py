@@ -474,7 +474,9 @@ def reproduce(
     console = _console()
     for sentence in _missing(done):
         console.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
-    n_runs = len({run for item in done for block in item.blocks for runs in block.rows.values() for run in runs})
+    blocks = [block for item in done for block in item.blocks]
+    parts = [runs for block in blocks for runs in (*block.rows.values(), *block.folds.values())]
+    n_runs = len({run for runs in parts for run in runs})
     console.print(f"{len(done)} items of {n_runs} runs in {time.perf_counter() - start:.0f} s")
     console.print(f"Report: {escape(str(page))}", soft_wrap=True)
 

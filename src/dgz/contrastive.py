@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from dgz.errors import require_at_least, require_count
 from dgz.generators import GENERATORS, WGANGP, NoiseUnit, _WGANTraining
-from dgz.nets import Comparator, Embedding, initialise
-from dgz.training import Precision, Trainee, adam, descend, random_stream, set_rate
+from dgz.nets import Comparator, Embedding, initialise, pair_scores
+from dgz.training import Precision, Trainee, adam, descend, has_kernels, random_stream, set_rate
 
 _DECAY = 0.99
 
@@ -159,6 +159,11 @@ class _ContrastiveTraining(_WGANTraining):
         comparator = Comparator(d_h, attributes.shape[1], generator.d_comparator or d_h)
         self.comparator = initialise(comparator, random_stream(seed, "comparator's start")).to(x.device)
         self.embedding = generator.embedding_.to(x.device)
+        self.scores = pair_scores
+        if has_kernels(x.device):
+            from dgz.kernels import pair_scores as fused
+
+            self.scores = fused
         classes = torch.unique(y)
         self.seen_vectors = attributes[classes]
         self.place = torch.zeros(len(attributes), dtype=torch.long, device=x.device)  # of each class among the seen
@@ -195,8 +200,8 @@ class _ContrastiveTraining(_WGANTraining):
         return supervised_contrast(points, y, self.generator.instance_temperature)
 
     def _comparisons(self, h: Tensor, y: Tensor) -> Tensor:
-        scores = self.comparator(h, self.seen_vectors).float() / self.generator.comparator_temperature
-        return nn.functional.cross_entropy(scores, self.place[y])
+        parts = [part.float() for part in self.comparator.parts(h, self.seen_vectors)]
+        return nn.functional.cross_entropy(self.scores(*parts) / self.generator.comparator_temperature, self.place[y])
 
 
 def supervised_contrast(points: Tensor, y: Tensor, temperature: float) -> Tensor:

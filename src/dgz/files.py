@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -120,17 +120,38 @@ def locked(path: str | Path, *, wait: bool) -> Iterator[bool]:
         yield True
         return
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
+    while True:
+        with _open_lock(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            if not _is_named(file, path):  # its last holder has removed it meanwhile, so it would keep no one out
+                continue
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
             return
-        try:
-            yield True
-        finally:
-            path.unlink(missing_ok=True)
+
+
+def _open_lock(path: Path) -> IO[str]:
+    """Open a lock's file, in a folder that another process may be about to remove."""
+    for _ in range(100):
+        with suppress(FileNotFoundError, FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("a")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a")
+
+
+def _is_named(file: IO[str], path: Path) -> bool:
+    """Whether a file that was opened is still the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _as_json(value: Any) -> str:

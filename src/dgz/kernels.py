@@ -1,14 +1,18 @@
-"""Fused GPU kernels for the two inner loops, in Triton.
+"""Fused GPU kernels for the inner loops, in Triton.
 
 Each does exactly what a plain function of the file that calls it does in several passes: training steps are small, and
 on a GPU they cost as many microseconds as they have kernels. Only imported where tensors are on a GPU and Triton is
 installed. Nothing here is random, and sums are taken in a fixed order: the same numbers give the same bits.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from dgz.nets import SLOPE, pair_slopes
 
 # What one program holds at once must fit into its registers: a row's scores for all classes, and sums over parts of the
 # rows and of the features. Larger steps have products that keep a GPU busy anyway.
@@ -660,6 +664,88 @@ class CriticStep:
                 N=1024,
             )  # fmt: skip
         return scores.mean()
+
+
+# --- Scores of all pairs of rows and classes. The hidden values of a pair never leave the registers.
+@triton.jit
+def _pair_scores_kernel(
+    Rows, Classes, Last, Out, n_rows, n_classes, width, SLOPE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    K: tl.constexpr,
+):  # fmt: skip
+    """Out[i, j] = sum over k of w[k] leaky(r[i, k] + c[j, k])."""
+    i = tl.program_id(0) * M + tl.arange(0, M)
+    j = tl.program_id(1) * N + tl.arange(0, N)
+    total = tl.zeros((M, N), tl.float32)
+    for start in range(0, width, K):
+        k = start + tl.arange(0, K)
+        inside = k[None, :] < width
+        r = tl.load(Rows + i[:, None] * width + k[None, :], mask=(i[:, None] < n_rows) & inside, other=0.0)
+        c = tl.load(Classes + j[:, None] * width + k[None, :], mask=(j[:, None] < n_classes) & inside, other=0.0)
+        w = tl.load(Last + k, mask=k < width, other=0.0)
+        hidden = r[:, None, :] + c[None, :, :]
+        total += tl.sum(tl.where(hidden > 0, hidden, SLOPE * hidden) * w[None, None, :], axis=2)
+    mask = (i[:, None] < n_rows) & (j[None, :] < n_classes)
+    tl.store(Out + i[:, None] * n_classes + j[None, :], total, mask=mask)
+
+
+@triton.jit
+def _pair_slopes_kernel(
+    Own, Others, Slopes, Out, n_own, n_others, width, own_stride, others_stride, SLOPE: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Out[i, k] = sum over j of g[i, j] leaky'(own[i, k] + other[j, k]); the strides say which way g is read."""
+    i = tl.program_id(0) * M + tl.arange(0, M)
+    k = tl.program_id(1) * K + tl.arange(0, K)
+    inside = k[None, :] < width
+    own = tl.load(Own + i[:, None] * width + k[None, :], mask=(i[:, None] < n_own) & inside, other=0.0)
+    total = tl.zeros((M, K), tl.float32)
+    for start in range(0, n_others, N):
+        j = start + tl.arange(0, N)
+        other = tl.load(Others + j[:, None] * width + k[None, :], mask=(j[:, None] < n_others) & inside, other=0.0)
+        at = i[:, None] * own_stride + j[None, :] * others_stride
+        g = tl.load(Slopes + at, mask=(i[:, None] < n_own) & (j[None, :] < n_others), other=0.0)
+        bend = tl.where(own[:, None, :] + other[None, :, :] > 0, 1.0, SLOPE)
+        total += tl.sum(g[:, :, None] * bend, axis=1)
+    tl.store(Out + i[:, None] * width + k[None, :], total, mask=(i[:, None] < n_own) & inside)
+
+
+def pair_scores(rows: Tensor, classes: Tensor, last: Tensor) -> Tensor:
+    """What :func:`dgz.nets.pair_scores` gives, with a derivative."""
+    scores: Tensor = _PairScores.apply(rows.contiguous(), classes.contiguous(), last.contiguous())
+    return scores
+
+
+class _PairScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, classes: Tensor, last: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, classes, last)
+        (n_rows, width), n_classes = rows.shape, len(classes)
+        out = torch.empty(n_rows, n_classes, device=rows.device)
+        grid = (triton.cdiv(n_rows, 16), triton.cdiv(n_classes, 16))
+        _pair_scores_kernel[grid](
+            rows, classes, last, out, n_rows, n_classes, width, SLOPE=SLOPE, M=16, N=16, K=32, num_warps=4
+        )
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, classes, last = ctx.saved_tensors
+        slopes = slopes.contiguous()
+        n_classes = len(classes)
+        by_row = _pair_sums(rows, classes, slopes, n_classes, 1)
+        by_class = _pair_sums(classes, rows, slopes, 1, n_classes)
+        return pair_slopes(rows, classes, last, by_row, by_class)
+
+
+def _pair_sums(own: Tensor, others: Tensor, slopes: Tensor, own_stride: int, others_stride: int) -> Tensor:
+    out = torch.empty_like(own)
+    n_own, width = own.shape
+    grid = (triton.cdiv(n_own, 16), triton.cdiv(width, 32))
+    _pair_slopes_kernel[grid](
+        own, others, slopes, out, n_own, len(others), width, own_stride, others_stride, SLOPE=SLOPE, M=16, N=16, K=32,
+        num_warps=4,
+    )  # fmt: skip
+    return out
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:

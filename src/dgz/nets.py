@@ -162,10 +162,14 @@ class Comparator(nn.Module):
 
     def forward(self, h: Tensor, attributes: Tensor) -> Tensor:
         """Scores (n, C) of rows h (n, d_h) with class vectors (C, d_a)."""
+        return pair_scores(*self.parts(h, attributes))
+
+    def parts(self, h: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What :func:`pair_scores` makes the scores of."""
         # The first layer is affine: a pair's hidden values are a part of the row plus a part of the class, so that
         # n · C products become n + C.
         of_h, of_a = self.first.blocks
-        return pair_scores(linear(h, of_h, self.first.bias), linear(attributes, of_a), self.last[0])
+        return linear(h, of_h, self.first.bias), linear(attributes, of_a), self.last[0]
 
 
 def pair_scores(rows: Tensor, classes: Tensor, last: Tensor) -> Tensor:
@@ -190,16 +194,26 @@ class _PairScores(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows, classes, last = ctx.saved_tensors
-        of_rows, of_classes, of_last = [], torch.zeros_like(classes), torch.zeros_like(last)
+        by_row, by_class = [], torch.zeros_like(classes)
         start = 0
         for hidden in _pairs(rows, classes):
             slope = slopes[start : start + len(hidden), :, None].to(hidden.dtype)
             start += len(hidden)
             bent = torch.where(hidden > 0, slope, SLOPE * slope)
-            of_rows.append(bent.sum(1))
-            of_classes += bent.sum(0)
-            of_last += (bent * hidden).sum((0, 1))  # the slope of a leaky ReLU times its input is its output
-        return torch.cat(of_rows) * last, of_classes * last, of_last
+            by_row.append(bent.sum(1))
+            by_class += bent.sum(0)
+        return pair_slopes(rows, classes, last, torch.cat(by_row), by_class)
+
+
+def pair_slopes(
+    rows: Tensor, classes: Tensor, last: Tensor, by_row: Tensor, by_class: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Derivatives of :func:`pair_scores` in its arguments, for the slopes g (n, C) of something in the scores.
+
+    From sums of :math:`g_{ij}\, \varphi'(r_{ik} + c_{jk})`: ``by_row`` (n, k) over classes, ``by_class`` (C, k) over
+    rows. Since a leaky ReLU is its slope times its input, the derivative in the weights needs nothing else.
+    """
+    return by_row * last, by_class * last, (rows * by_row).sum(0) + (classes * by_class).sum(0)
 
 
 def _pairs(rows: Tensor, classes: Tensor) -> Iterator[Tensor]:

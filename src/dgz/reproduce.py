@@ -33,8 +33,9 @@ from dgz.peers import CEGZSL, FCLSWGAN
 from dgz.progress import Progress
 from dgz.records import Record
 from dgz.settings import configure
+from dgz.training import pick_device
 
-_TOY = "toy"
+_TOY, _TOY_EPOCHS = "toy", 600
 _QUICK = {"n_epochs": 2, "n_per_class": 10, "generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
 _QUICK_BATCH = 1024  # rows in each step of a generator: few steps are wanted
 
@@ -155,7 +156,7 @@ class _Library:
         if tuned and not asked:
             return "no features of a fine-tuned backbone were found; the package fetches none."
         if not asked or not (folder / f"{semantics}_splits.mat").is_file():
-            what = "class vectors and splits" if asked else "features"
+            what = "class vectors and splits" if asked else f"features {self.features}".removesuffix(" None")
             return f"no {what} were found; 'dgz data download xlsa17 --to DIR' fetches the field's standard files."
         chosen = "res101" if "res101" in asked else asked[0]
         return _Source(data, semantics, chosen, str(folder))
@@ -337,19 +338,21 @@ def _make(runs: Sequence[_Run], store: Store, say: Callable[[str], None]) -> Non
                     if todo:
                         say(f"{time.perf_counter() - start:6.1f} s  {len(todo):3d} x {todo[0].name}")
             left = passed_over
-    for place in (".locks", ".unfinished"):
-        with contextlib.suppress(OSError):  # not empty: another process is at work
-            (store.folder / place).rmdir()
+    for left_behind in (store.folder / ".locks").glob("*"):  # by a process that was killed, unless it is held
+        with locked(left_behind, wait=False):
+            pass
+    with contextlib.suppress(OSError):  # not empty: another process is at work, and may be about to keep a state
+        (store.folder / ".locks").rmdir()
+        (store.folder / ".unfinished").rmdir()
     if broken:
         raise DGZError(f"{len(broken)} of {len(runs)} runs broke, the others are finished: {listing(broken)}.")
 
 
 def _make_group(runs: Sequence[_Run], store: Store) -> list[str]:
     """Make runs that share a generator, and keep their records; gives sentences about those that broke."""
-    first = runs[0]
-    unfinished = store.folder / ".unfinished" / first.group
+    unfinished = store.folder / ".unfinished" / runs[0].group
     try:
-        records = list(_records(runs, unfinished))
+        records = list(_records(runs, unfinished / _state_name(runs[0])))
     except BrokenRunsError as error:
         records = _in_place(runs, error.records)
         _keep(runs, records, store)
@@ -359,6 +362,11 @@ def _make_group(runs: Sequence[_Run], store: Store) -> list[str]:
     _keep(runs, records, store)
     shutil.rmtree(unfinished, ignore_errors=True)
     return []
+
+
+def _state_name(first: _Run) -> str:
+    """Where the state of a broken-off training is: it fits no other first model of the group, and no other device."""
+    return first.name if first.model is None else f"{first.name}-{pick_device(first.model.device).type}"
 
 
 def _records(runs: Sequence[_Run], unfinished: Path) -> Iterator[Record | None]:
@@ -404,10 +412,11 @@ def _toy_record(one: _Run) -> Record:
     """The record of Fig. A.2's toy, which has no classes to recognise and so no scores."""
     start = time.perf_counter()
     noise = float(one.row.set["attribute_noise"])
-    observed = toy(noise, seed=one.seed, **({"n_epochs": _QUICK["generator_epochs"]} if one.quick else {}))
+    n_epochs = _QUICK["generator_epochs"] if one.quick else _TOY_EPOCHS
+    observed = toy(noise, seed=one.seed, n_epochs=n_epochs)
     return Record(
         method="WGANGP",
-        params=dict(one.row.set),
+        params={"generator": {"kind": "WGANGP", **one.row.set, "n_epochs": n_epochs}},
         seed=one.seed,
         selection="last",
         data={"name": _TOY, "hashes": {}},
