@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from conftest import ROOT
 from dgz.cli import main
 from dgz.data import GZSLData, load_bundle, make_synthetic, save_bundle
 from dgz.model import DGZ
+from dgz.paper import Store, load_spec
+from dgz.paper.spec import parse_spec
 from dgz.records import read_record
 
 # One thread: tests run side by side already, and tiny nets gain nothing from more.
@@ -36,6 +40,11 @@ def dgz(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProc
         timeout=120,
         env=ENVIRONMENT,
     )
+
+
+def as_recorded(text: str) -> Any:
+    """Scores as JSON, with the digits that a record has."""
+    return json.loads(text, parse_float=lambda number: round(float(number), 6))
 
 
 class Inside:
@@ -70,7 +79,7 @@ def samples(tmp_path: Path) -> Path:
 def test_help_reads_like_a_table_of_contents() -> None:
     answer = dgz("--help")
     assert answer.returncode == 0
-    for verb in ("demo", "train", "sweep", "evaluate", "predict", "add-class", "data"):
+    for verb in ("demo", "train", "sweep", "evaluate", "predict", "add-class", "reproduce", "report", "bench", "data"):
         assert f"│ {verb}" in answer.stdout
     for verb in ("info", "check", "import", "download"):
         assert f"│ {verb}" in dgz("data", "--help").stdout
@@ -238,7 +247,7 @@ def test_evaluating_a_run_gives_its_recorded_scores(
     folder, _ = trained
     scores = json.loads((folder / "record.json").read_text())["scores"]
     for place in (folder, folder / "model"):
-        assert json.loads(inside("evaluate", place, bundle, "--json").stdout) == scores
+        assert as_recorded(inside("evaluate", place, bundle, "--json").stdout) == scores
     table = inside("evaluate", folder, bundle).stdout
     assert f"│ {100 * scores['h']:.1f} │" in table
     favoured = json.loads(inside("evaluate", folder, bundle, "--seen-penalty", 5, "--json").stdout)
@@ -499,7 +508,7 @@ def test_a_run_of_a_sweep_is_a_run_like_any_other(
 ) -> None:
     one = swept[0] / "lambda_1=2,generator.hidden=[8],seed=1"
     scores = json.loads((one / "record.json").read_text())["scores"]
-    assert json.loads(inside("evaluate", one, bundle, "--json").stdout) == scores
+    assert as_recorded(inside("evaluate", one, bundle, "--json").stdout) == scores
     alone = inside(
         "train", bundle, "--out", tmp_path / "run", *SHORT, "--set", "lambda_1=2", "--seed", 1, "--json"
     )  # fmt: skip
@@ -606,6 +615,173 @@ def test_a_sweep_that_makes_no_sense_is_refused_before_any_work(
     assert sentence in answer.stderr
     assert answer.stderr.count("\n") == 1
     assert not (tmp_path / "b").exists()
+
+
+# --- The paper, run again, and reports.
+SETTINGS = 'n_epochs = 2, d_hidden = 8, learning_rate = 0.003, "generator.n_epochs" = 2, "generator.hidden" = [8]'
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+@pytest.fixture
+def reproducible(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two items of the paper, each with a row that is trained in a moment, on small data in place of the embedded."""
+    from dgz import reproduce
+
+    texts = {
+        "table2": f"""
+title = "T"
+place = "P"
+kind = "table"
+data = ["numbers/strokes", "AWA2/att"]
+seeds = 3
+folds = 2
+row = [{{name = "DGZ w/o GM", method = "dgz-without-generator", set = {{{SETTINGS}}}}}]
+""",
+        "tableA3": f"""
+title = "T"
+place = "P"
+kind = "table"
+data = ["AWA2/att"]
+row = [{{name = "ours", method = "dgz-without-generator", set = {{{SETTINGS}}}}}]
+""",
+    }
+    specs = {name: parse_spec(name, text) for name, text in texts.items()}
+    monkeypatch.setattr(reproduce, "_EMBEDDED", replace(reproduce._EMBEDDED, folder=str(bundle)))
+    monkeypatch.setattr(reproduce, "item_names", lambda: list(specs))
+    monkeypatch.setattr(reproduce, "load_spec", lambda name: specs[name] if name in specs else load_spec(name))
+
+
+def test_an_item_is_run_and_what_is_missing_is_said(
+    reproducible: None, inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = inside("reproduce", "table2", "--device", "cpu")
+    assert answer.returncode == 0, answer.stderr
+    missing, summary, report = answer.stdout.splitlines()
+    assert missing == "missing: AWA2/att: no folder was given (--data)."
+    assert summary.startswith("1 items of 5 runs in ")  # with those on folds
+    assert report == "Report: runs/reproduce/index.html"
+    assert answer.stderr.count(" s    1 x numbers-strokes-dgz-without-generator-") == 5
+    folder = Path("runs/reproduce")
+    assert {path.name for path in folder.iterdir()} == {"items", "records", "index.html", "report.md"}
+    text = (folder / "report.md").read_text()
+    assert "AWA2/att: no folder was given (--data)." in text
+    assert "full training" in text
+    assert "quick" not in text.lower()
+
+    again = inside("reproduce", "all", "--seeds", 1, "--device", "cpu", "--json")
+    assert (again.returncode, again.stderr) == (0, "")  # nothing was left to do
+    assert json.loads(again.stdout) == {
+        "items": ["table2", "tableA3"],
+        "missing": ["AWA2/att: no folder was given (--data)."],
+        "report": "runs/reproduce/index.html",
+    }
+    assert [len(item.blocks) for item in Store(folder).items()] == [1, 0]
+    refused = inside("reproduce", "table2", "--quick", "--out", folder)
+    assert (refused.returncode, "holds results (table2, tableA3), which are not to be mixed" in refused.stderr) == (
+        2,
+        True,
+    )
+
+
+def test_a_quick_reproduction_has_a_folder_of_its_own(
+    reproducible: None, inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = inside("reproduce", "all", "--quick", "--device", "cpu")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines()[-1] == "Report: runs/quick/index.html"
+    assert "missing" not in answer.stdout
+    assert "**Quick run: shortened training, no results**" in Path("runs/quick/report.md").read_text()
+    refused = inside("reproduce", "all", "--out", "runs/quick")
+    assert (refused.returncode, "holds a quick reproduction (table2, tableA3)" in refused.stderr) == (2, True)
+    Path("README.md").write_text(f"{BEGIN}\n{END}\n")
+    refused = inside("report", "runs/quick", "--readme", "README.md")
+    assert (refused.returncode, "are quick ones: no results." in refused.stderr) == (2, True)
+    assert Path("README.md").read_text() == f"{BEGIN}\n{END}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["table9"], "item must be one of table1, figure2, "),
+        (["table2", "--seeds", "0"], "seeds must be a whole number from 1 up, found 0."),
+        (["table2", "--data", "nowhere"], "nowhere is no folder."),
+        (["table2", "--device", "abacus"], "device 'abacus' cannot be used here"),
+        (["tableA3"], "There is no data to run tableA3 on. AWA2/att: no folder was given (--data)."),
+    ],
+)
+def test_a_reproduction_that_makes_no_sense_is_refused_before_any_work(
+    reproducible: None, inside: Inside, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    answer = inside("reproduce", *arguments, "--out", tmp_path / "out")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("Error: ")
+    assert sentence in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reproduction_is_reported_again_and_a_readme_gets_its_table(
+    reproducible: None, inside: Inside, tmp_path: Path
+) -> None:
+    folder, readme = tmp_path / "results", tmp_path / "README.md"
+    inside("reproduce", "table2", "--device", "cpu", "--out", folder)
+    page = (folder / "index.html").read_bytes()
+    answer = inside("report", folder)
+    assert (answer.returncode, answer.stdout) == (0, f"Report: {folder / 'index.html'}\n")
+    assert (folder / "index.html").read_bytes() == page
+    assert inside("report", folder, "--out", tmp_path / "elsewhere").stdout.startswith("Report: ")
+    assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"index.html", "report.md"}
+
+    readme.write_text(f"# Title\n{BEGIN}\nold\n{END}\nThe end.\n")
+    assert inside("report", folder, "--readme", readme).returncode == 0
+    before, _, rest = readme.read_text().partition(BEGIN)
+    table, _, after = rest.partition(END)
+    assert (before, after) == ("# Title\n", "\nThe end.\n")
+    h = [
+        record.scores["h"]
+        for record in map(Store(folder).read, next(Store(folder).items()).blocks[0].rows["DGZ w/o GM"])
+    ]
+    assert f"| {mean_cell(h)} |" in table
+    assert "| DGZ w/o GM | numbers, pixels, strokes |" in table
+    written = readme.read_text()
+    inside("report", folder, "--readme", readme)
+    assert readme.read_text() == written
+    readme.write_text("no marks")
+    refused = inside("report", folder, "--readme", readme)
+    assert (refused.returncode, refused.stderr.count("\n"), readme.read_text()) == (2, 1, "no marks")
+
+
+def test_ordinary_runs_are_reported_together(
+    trained: tuple[Path, subprocess.CompletedProcess[str]], swept: tuple[Path, Any], inside: Inside, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    for name, place in (("first", trained[0]), ("deeper/second", next(swept[0].glob("*seed=1")))):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "record.json").write_bytes((place / "record.json").read_bytes())
+    answer = inside("report", runs)
+    assert (answer.returncode, answer.stdout) == (0, f"Report: {runs / 'index.html'}\n")
+    text = (runs / "report.md").read_text()
+    assert "dgz report " in text
+    for name in ("first", "deeper/second"):
+        assert f"| {100 * read_record(runs / name).scores['h']:.1f} |" in text
+    inside("report", runs, "--out", tmp_path / "page")
+    assert (tmp_path / "page" / "index.html").is_file()
+    refused = inside("report", runs, "--readme", tmp_path / "README.md")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "holds no reproduction of the paper, which the table of results is made of." in refused.stderr
+
+
+def test_a_folder_without_records_makes_no_report(inside: Inside, tmp_path: Path) -> None:
+    for folder, sentence in (
+        (tmp_path, f"{tmp_path} holds neither a reproduction of the paper nor a finished run."),
+        (tmp_path / "nowhere", f"{tmp_path / 'nowhere'} is no folder."),
+    ):
+        answer = inside("report", folder)
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert answer.stderr == f"Error: {sentence}\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.data

@@ -2,13 +2,21 @@ import errno
 import json
 import os
 import resource
+import signal
 import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from conftest import ROOT
 from dgz.errors import DataError, DGZError
-from dgz.files import read_json, write_folder, write_json, write_whole
+from dgz.files import locked, read_json, write_folder, write_json, write_whole
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -85,3 +93,171 @@ def test_json_keeps_text_readable(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"λ": "Vögel"})
     assert "Vögel" in (tmp_path / "a.json").read_text()
     assert json.loads((tmp_path / "a.json").read_text()) == {"λ": "Vögel"}
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(content=st.dictionaries(st.text(max_size=5), VALUES, max_size=5))
+def test_compact_json_has_a_line_for_each_entry(
+    tmp_path_factory: pytest.TempPathFactory, content: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "compact.json"
+    write_json(path, content, compact=True)
+    assert read_json(path) == content
+    first, *entries, last = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    assert (first, last) == (b"{", b"}")
+    lines = [entry for entry in entries if entry]  # one without entries has an empty line
+    assert [json.loads(b"{" + line.removesuffix(b",") + b"}") for line in lines] == [
+        {key: value} for key, value in content.items()
+    ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"deep": [float("-inf")]}])
+def test_compact_json_has_no_nan_either(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "a.json", {"fine": 1, "odd": value}, compact=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Locks.
+def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "a"
+    with locked(path, wait=False) as first:
+        with locked(path, wait=False) as second, locked(tmp_path / "locks" / "b", wait=False) as another:
+            assert (first, second, another) == (True, False, True)
+        with locked(path, wait=False) as third:  # who was refused has not let go of what is not theirs
+            assert not third
+        assert path.exists()
+    assert list((tmp_path / "locks").iterdir()) == []
+    with locked(path, wait=True) as again:
+        assert again
+
+
+def test_an_error_lets_go_of_a_lock(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), locked(tmp_path / "a", wait=False):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with locked(tmp_path / "a", wait=False) as is_held:
+        assert is_held
+
+
+class Waiting(threading.Thread):
+    """Waits for a lock, says when it has it, and lets go of it when told."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.path, self.has_it, self.let_go = path, threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        with locked(self.path, wait=True) as is_held:
+            assert is_held
+            self.has_it.set()
+            self.let_go.wait(30)
+
+
+def test_who_waits_for_a_lock_gets_it_and_keeps_others_out(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    waiting = Waiting(path)
+    with locked(path, wait=False):
+        waiting.start()
+        assert not waiting.has_it.wait(0.2)
+    assert waiting.has_it.wait(30)
+    # The first holder has removed the file that was waited for: a new one must not be a lock of its own.
+    with locked(path, wait=False) as is_held:
+        assert not is_held
+    waiting.let_go.set()
+    waiting.join(30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_many_that_want_a_lock_one_at_a_time_has_it(tmp_path: Path) -> None:
+    inside, most = [0], [0]
+
+    def work() -> None:
+        for _ in range(20):
+            with locked(tmp_path / "locks" / "a", wait=True):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                inside[0] -= 1
+            try:
+                (tmp_path / "locks").rmdir()  # as whoever is done does
+            except OSError:
+                continue
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (inside, most) == ([0], [1])
+    assert not any(thread.is_alive() for thread in threads)
+
+
+HOLDER = """
+import sys, time
+from dgz.files import locked
+with locked(sys.argv[1], wait=False) as is_held:
+    print(is_held, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_process_that_is_killed_lets_go_of_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        with locked(path, wait=False) as is_held:
+            assert not is_held
+        waiting = Waiting(path)
+        waiting.start()
+        assert not waiting.has_it.wait(0.2)
+        holder.kill()
+    assert holder.returncode == -signal.SIGKILL
+    assert waiting.has_it.wait(30)
+    waiting.let_go.set()
+    waiting.join(30)
+    assert list(tmp_path.iterdir()) == []  # the dead one's file too
+
+
+def test_a_folder_that_vanishes_under_a_lock_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, mkdir, times = tmp_path / "locks" / "a", Path.mkdir, [3]
+
+    def vanish(self: Path, *arguments: Any, **options: Any) -> None:
+        mkdir(self, *arguments, **options)
+        if times[0]:
+            times[0] -= 1
+            self.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", vanish)
+    with locked(path, wait=False) as is_held:
+        assert is_held
+        assert path.exists()
+
+
+def test_a_place_that_can_hold_no_lock_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError), locked(tmp_path / "file" / "a", wait=False):
+        pytest.fail("the block must not run")
+    with pytest.raises(IsADirectoryError), locked(tmp_path, wait=False):
+        pytest.fail("the block must not run")
+
+
+def test_where_there_are_no_locks_everyone_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with locked(tmp_path / "a", wait=False) as first, locked(tmp_path / "a", wait=False) as second:
+        assert first
+        assert second
+    assert list(tmp_path.iterdir()) == []

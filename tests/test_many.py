@@ -1,5 +1,6 @@
 """Many models fitted at once: each is what it would have become alone, and none spoils another."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -8,15 +9,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dgz.many
 from conftest import tiny_parts
-from dgz import DGZ, fit_many, gzsl_scores, load_numbers
+from dgz import DGZ, fit_many, generators, gzsl_scores, load_numbers
+from dgz.contrastive import ContrastiveWGANGP
 from dgz.data import GZSLData
 from dgz.errors import DGZError
-from dgz.generators import CVAE, WGANGP, CenterMapper
+from dgz.generators import CVAE, WGANGP, CenterMapper, _CenterTraining
+from dgz.many import generator_key
+from dgz.peers import CEGZSL, FCLSWGAN
+from dgz.training import Checkpoints
 
 PARTS: dict[str, Any] = tiny_parts()
 X, Y, VECTORS = PARTS["x_train"], PARTS["y_train"], PARTS["attributes"]
@@ -84,9 +90,10 @@ VARIANTS: dict[str, Settings] = {
         {"attribute_scaling": "standard"},
         {"feature_scaling": "minmax", "random_state": 1},
     ],
-    "weights": vary("weights", "mapped", "free", "class_normalised"),
+    "weights": vary("weights", "mapped", "free", "class_normalised", "linear"),
     "a batch of free weights": [{"weights": "free", "random_state": seed} for seed in range(2)],
     "a batch of normalised weights": [{"weights": "class_normalised", "random_state": seed} for seed in range(2)],
+    "a batch of linear weights": [{"weights": "linear", "random_state": seed} for seed in range(2)],
     "losses": vary("loss", "revised", "plain", "incremental"),
     "shapes": [
         {},
@@ -332,3 +339,227 @@ def test_one_can_take_on_classes_and_the_others_stay_as_they_are(several: list[D
     assert several[2].classes_.tolist() == [1, 2, 3, 4, 5]
     assert several[0].classes_.tolist() == list(range(6))
     assert several[0].predict(TEST_ROWS).shape == (len(TEST_ROWS),)
+
+
+# --- Other methods, and generators with a space of their own.
+JUDGED = WGANGP(n_epochs=2, hidden=(16,), critic_hidden=16, batch_size=8, class_weight=0.1)
+EMBEDDING = ContrastiveWGANGP(
+    n_epochs=2, hidden=(16,), critic_hidden=16, batch_size=8, d_embedding=7, d_projection=4, d_comparator=6
+)
+
+
+def method(kind: type[DGZ], **overrides: Any) -> DGZ:
+    settings = {"generator": clone(EMBEDDING if kind is CEGZSL else JUDGED), "n_per_class": 5, "device": "cpu"}
+    return kind(**settings, n_epochs=3, learning_rate=0.01).set_params(**overrides)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [FCLSWGAN, CEGZSL])
+def test_other_methods_become_what_they_would_have_become_alone(
+    kind: type[DGZ], tiny: GZSLData, generators_trained: list[int]
+) -> None:
+    changes: Settings = [
+        {"distribution": "generated"},
+        {"distribution": "statistical"},
+        {"distribution": "small", "small_std": 0.5},
+        {"distribution": "large", "random_state": 3},
+        {"distribution": "generated", "random_state": 3},
+        {"n_per_class": 9},  # in batches of another size
+        {"n_per_class": 9, "batch_size": 5},  # in those of the first
+    ]
+    together = fit_many([method(kind, **change) for change in changes], X, Y, VECTORS, test=tiny)
+    assert generators_trained == [0, 3]  # one for each seed
+    assert {id(model.generator_) for model in together} == {id(together[k].generator_) for k in (0, 3)}
+    for model, change in zip(together, changes, strict=True):
+        alone = method(kind, **change).fit(X, Y, VECTORS, test=tiny)
+        assert_same(model, alone)
+        assert model.weights_.shape == (6, 8 if kind is CEGZSL else 6)
+        assert model.history_[-1]["h"] == pytest.approx(gzsl_scores(model, tiny).h)
+        np.testing.assert_allclose(model.embed(TEST_ROWS), alone.embed(TEST_ROWS), atol=1e-6)
+    for one, other in itertools.combinations(together, 2):
+        assert np.abs(one.weights_ - other.weights_).max() > 1e-4
+
+
+def test_models_of_different_methods_are_fitted_in_one_call() -> None:
+    makers: list[Callable[[], DGZ]] = [
+        tiny_model,
+        lambda: method(CEGZSL),
+        lambda: tiny_model(generator=clone(EMBEDDING), distribution="generated", feature_scaling="minmax"),
+        lambda: method(FCLSWGAN),
+        lambda: tiny_model(feature_scaling="minmax"),  # in the same scaling as the others, in the features' space
+        lambda: method(CEGZSL, random_state=1),
+        lambda: tiny_model(generator=clone(JUDGED), distribution="small", feature_scaling="minmax", weights="linear"),
+    ]
+    models = fit_many([make() for make in makers], X, Y, VECTORS)
+    for model, make in zip(models, makers, strict=True):
+        alone = make()
+        assert type(model) is type(alone)
+        assert_same(model, alone.fit(X, Y, VECTORS))
+    assert [model.weights_.shape[1] for model in models] == [5, 8, 7, 6, 5, 8, 6]
+
+
+def test_a_generator_is_shared_across_methods(generators_trained: list[int]) -> None:
+    as_dgz = tiny_model(generator=clone(EMBEDDING), feature_scaling="minmax")
+    models = fit_many([as_dgz, method(CEGZSL), method(CEGZSL, distribution="small")], X, Y, VECTORS)
+    assert generators_trained == [0]
+    assert len({id(model.generator_) for model in models}) == 1
+    assert generator_key(models[0], 0) == generator_key(models[1], 0)
+
+
+def test_generators_that_would_be_the_same_have_the_same_key() -> None:
+    default = FCLSWGAN()
+    spelled_out = FCLSWGAN(generator=default._new_generator(), n_per_class=7, n_epochs=1)
+    assert generator_key(default, 1) == generator_key(spelled_out, 1)
+    assert generator_key(default, 1) != generator_key(default, 2)
+    for other in (DGZ(), CEGZSL(), FCLSWGAN.preset("CUB")):
+        assert generator_key(default, 1) != generator_key(other, 1)
+
+
+def test_a_broken_embedding_leaves_the_others_fitted() -> None:
+    models = [method(CEGZSL), method(CEGZSL, generator__learning_rate=1e38), method(CEGZSL, random_state=1)]
+    assert_only_broken(models, 1)
+    assert_same(models[2], method(CEGZSL, random_state=1).fit(X, Y, VECTORS))
+
+
+# --- Rows that generators learn from.
+FEW = np.concatenate([np.flatnonzero(c == Y)[:3] for c in range(4)])
+
+
+@pytest.mark.parametrize("rows", [FEW, FEW.tolist(), torch.tensor(FEW)], ids=["array", "list", "tensor"])
+@pytest.mark.parametrize("make", [tiny_model, lambda: method(FCLSWGAN), lambda: method(CEGZSL)])
+def test_generators_learn_from_some_rows_and_classifiers_from_all(make: Callable[[], DGZ], rows: Any) -> None:
+    (model,) = fit_many([make()], X, Y, VECTORS, generator_rows=rows)
+    scaled = torch.tensor(model.scaler_.transform(X))
+    alone = model._new_generator().fit(scaled[FEW], torch.tensor(Y[FEW]), torch.tensor(model.attributes_), seed=0)
+    for name, net in alone.networks().items():
+        for ours, theirs in zip(model.generator_.networks()[name].parameters(), net.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+    (on_all,) = fit_many([make()], X, Y, VECTORS)
+    assert not torch.equal(on_all.generator_.net_.first.bias, model.generator_.net_.first.bias)
+    # Refining trains a classifier with all rows, whatever the generator learned from.
+    before = model.weights_.copy()
+    np.testing.assert_allclose(model.refine().weights_, before, rtol=0, atol=1e-4)
+    assert np.abs(model.refine(X[FEW], Y[FEW]).weights_ - before).max() > 1e-3
+
+
+def test_all_rows_are_what_generators_learn_from_otherwise() -> None:
+    (plain,), (spelled_out,) = (
+        fit_many([tiny_model()], X, Y, VECTORS, generator_rows=rows) for rows in (None, np.arange(len(X)))
+    )
+    assert_same(spelled_out, plain)
+
+
+# --- Checkpoints.
+@pytest.fixture
+def keep_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every epoch took half a minute."""
+    monkeypatch.setattr(dgz.many, "Checkpoints", functools.partial(Checkpoints, every=0))
+
+
+def two_generators() -> list[DGZ]:
+    return [tiny_model(), tiny_model(random_state=1), tiny_model(lambda_1=4.0)]
+
+
+class InterruptionError(Exception):
+    """Stands for Ctrl-C, which would end the tests too."""
+
+
+def break_at(patch: pytest.MonkeyPatch, step: int) -> list[int]:
+    """Interrupt a step of center mappers in training; gives the numbers of the steps made."""
+    made: list[int] = []
+    original = _CenterTraining.step
+
+    def counting(self: _CenterTraining) -> dict[str, torch.Tensor]:
+        if len(made) + 1 == step:
+            raise InterruptionError
+        made.append(len(made) + 1)
+        return original(self)
+
+    patch.setattr(_CenterTraining, "step", counting)
+    return made
+
+
+def test_nothing_is_kept_of_short_trainings(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    kept = fit_many(two_generators(), X, Y, VECTORS, checkpoint_folder=folder)
+    assert not folder.exists() or not list(folder.rglob("*.safetensors"))
+    for one, other in zip(kept, fit_many(two_generators(), X, Y, VECTORS), strict=True):
+        np.testing.assert_array_equal(one.weights_, other.weights_)
+
+
+@pytest.mark.usefixtures("keep_everything")
+def test_what_is_kept_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fit_many(two_generators(), X, Y, VECTORS, checkpoint_folder=tmp_path)
+    assert len(list(tmp_path.rglob("generator.safetensors"))) == 2  # one for each generator
+    made = break_at(monkeypatch, step=0)
+    again = fit_many(two_generators(), X, Y, VECTORS, checkpoint_folder=tmp_path)
+    assert made == []  # none is left to be made
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one.weights_, other.weights_)
+        assert one.history_ == other.history_
+
+
+@pytest.mark.usefixtures("keep_everything")
+def test_a_broken_call_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole = fit_many(two_generators(), X, Y, VECTORS)
+    per_epoch = CenterMapper().steps_per_epoch
+    with pytest.MonkeyPatch.context() as patch:
+        break_at(patch, step=5 * per_epoch)  # in the second epoch of the second generator, of three each
+        with pytest.raises(InterruptionError):
+            fit_many(two_generators(), X, Y, VECTORS, checkpoint_folder=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        made = break_at(patch, step=0)
+        resumed = fit_many(two_generators(), X, Y, VECTORS, checkpoint_folder=tmp_path)
+    assert len(made) == 2 * per_epoch
+    for one, other in zip(whole, resumed, strict=True):
+        np.testing.assert_array_equal(one.weights_, other.weights_)
+        assert one.history_ == other.history_
+
+
+@pytest.mark.usefixtures("keep_everything")
+def test_methods_with_an_embedding_go_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> list[DGZ]:
+        return [method(kind, random_state=seed) for kind in (FCLSWGAN, CEGZSL) for seed in (0, 1)]
+
+    first = fit_many(make(), X, Y, VECTORS, checkpoint_folder=tmp_path)
+    monkeypatch.setattr(generators._WGANTraining, "step", None)  # calling it would break
+    for one, other in zip(first, fit_many(make(), X, Y, VECTORS, checkpoint_folder=tmp_path), strict=True):
+        np.testing.assert_array_equal(one.weights_, other.weights_)
+        np.testing.assert_array_equal(one.embed(TEST_ROWS), other.embed(TEST_ROWS))
+
+
+@pytest.mark.usefixtures("keep_everything")
+@pytest.mark.parametrize("change", ["rows", "labels", "vectors", "generator_rows"])
+def test_checkpoints_of_other_data_are_not_used(tmp_path: Path, change: str) -> None:
+    fit_many([tiny_model()], X, Y, VECTORS, checkpoint_folder=tmp_path)
+    arguments: dict[str, Any] = {"X": X, "y": Y, "attributes": VECTORS}
+    arguments |= {
+        "rows": {"X": X + np.float32(0.1) * (np.arange(len(X)) == 3)[:, None]},
+        "labels": {"y": Y[::-1].copy()},
+        "vectors": {"attributes": VECTORS + 0.1},
+        "generator_rows": {"generator_rows": FEW},
+    }[change]
+    (resumed,) = fit_many([tiny_model()], **arguments, checkpoint_folder=tmp_path)
+    (alone,) = fit_many([tiny_model()], **arguments)
+    assert resumed.weights_.tobytes() == alone.weights_.tobytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.usefixtures("keep_everything")
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    fit_many([tiny_model()], X, Y, VECTORS, checkpoint_folder=tmp_path)
+    (kept,) = tmp_path.rglob("*.safetensors")
+    kept.write_bytes(kept.read_bytes()[:-9])
+    with pytest.raises(DGZError, match="is not a whole checkpoint of this training"):
+        fit_many([tiny_model()], X, Y, VECTORS, checkpoint_folder=tmp_path)
+
+
+@pytest.mark.usefixtures("keep_everything")
+def test_what_is_kept_of_a_generator_serves_whichever_classifiers_come(tmp_path: Path) -> None:
+    fit_many([tiny_model(), tiny_model(lambda_1=4.0)], X, Y, VECTORS, checkpoint_folder=tmp_path)
+    fit_many([tiny_model(lambda_1=4.0), tiny_model()], X, Y, VECTORS, checkpoint_folder=tmp_path)
+
+
+@pytest.mark.usefixtures("keep_everything")
+def test_a_generator_in_two_scalings_has_two_files(tmp_path: Path) -> None:
+    models = [tiny_model(), tiny_model(feature_scaling="minmax")]
+    fit_many(models, X, Y, VECTORS, checkpoint_folder=tmp_path)

@@ -871,3 +871,40 @@ def test_cuda_gives_what_the_cpu_gives():
     predicted = metrics.decide(on_device[0], task.seen, task.unseen).predict()
     assert predicted.is_cuda
     assert metrics.macro_accuracy(y, predicted, task.seen) == metrics.macro_accuracy(y, predicted.cpu(), task.seen)
+
+
+# --- Which group rows are taken for.
+@SMALL
+@given(tasks(), st.integers(-12, 12), st.integers(1, 30))
+def test_shares_taken_for_the_other_group_are_their_twins(task, quarters, batch_size):
+    model, data = as_model_and_data(task)
+    scores = metrics.gzsl_scores(model, data, seen_penalty=quarters / 4, batch_size=batch_size)
+    seen, unseen = task.seen.tolist(), task.unseen.tolist()
+    on_seen = reference.predict(task.scores_seen.tolist(), seen, quarters / 4)
+    on_unseen = reference.predict(task.scores_unseen.tolist(), seen, quarters / 4)
+    assert scores.seen_as_unseen == pytest.approx(reference.share_taken_for(on_seen, unseen))
+    assert scores.unseen_as_seen == pytest.approx(reference.share_taken_for(on_unseen, seen))
+
+
+def test_a_penalty_moves_rows_from_one_group_to_the_other():
+    task = random_task(np.random.default_rng(6))
+    model, data = as_model_and_data(task)
+    found = [metrics.gzsl_scores(model, data, seen_penalty=penalty) for penalty in (-99.0, 0.0, 99.0)]
+    for name, start, end in (("seen_as_unseen", 0.0, 1.0), ("unseen_as_seen", 1.0, 0.0)):
+        first, middle, last = (getattr(scores, name) for scores in found)
+        assert (first, last) == (start, end)
+        assert 0.2 < middle < 0.8
+
+
+def test_shares_count_rows_whichever_class_they_are_of():
+    # Nine rows of one class and one of another: a share of the rows, not a mean over classes.
+    scores_seen = np.array([[1.0, 0.0, 0.0]] * 9 + [[0.0, 0.0, 1.0]])
+    task = SimpleNamespace(
+        seen=np.array([0, 1]), unseen=np.array([2]), scores_seen=scores_seen, y_seen=np.array([0] * 9 + [1]),
+        scores_unseen=np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), y_unseen=np.array([2, 2]),
+    )  # fmt: skip
+    scores = metrics.gzsl_scores(*as_model_and_data(task))
+    assert scores.seen_as_unseen == pytest.approx(0.1)
+    assert scores.unseen_as_seen == 0.5
+    record = json.loads(json.dumps(scores.to_dict()))
+    assert record["confusion"] == {"seen_as_unseen": scores.seen_as_unseen, "unseen_as_seen": 0.5}

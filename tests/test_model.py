@@ -25,15 +25,19 @@ from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
+import reference
 from conftest import damage, tiny_parts
 from dgz import DGZ, classifier, generators
 from dgz.classifier import CosineClassifier
+from dgz.contrastive import ContrastiveWGANGP
 from dgz.data import GZSLData, load_numbers
 from dgz.errors import DataError, DGZError
 from dgz.generators import CVAE, WGANGP, CenterMapper, ClassGenerator
 from dgz.instances import synthesise
-from dgz.metrics import gzsl_scores
+from dgz.metrics import cacd, gzsl_scores
+from dgz.peers import CEGZSL, FCLSWGAN
 from dgz.progress import Progress
+from dgz.training import random_stream
 
 PARTS: dict[str, Any] = tiny_parts()
 X, Y, VECTORS = PARTS["x_train"], PARTS["y_train"], PARTS["attributes"]
@@ -1553,3 +1557,364 @@ def test_unseen_numbers_are_recognised(numbers: GZSLData) -> None:
     assert scores.h == pytest.approx(model.history_[-1]["h"])
     h = [row["h"] for row in model.history_ if row["stage"] == "classifier"]
     assert h[-1] > h[0]
+
+
+# --- A generator with a space of its own, and linear weights.
+def embedding(**more: Any) -> ContrastiveWGANGP:
+    """Into seven features, from five."""
+    small = {"n_epochs": 3, "hidden": (16,), "critic_hidden": 16, "batch_size": 8, "learning_rate": 1e-3}
+    return ContrastiveWGANGP(**{**small, "d_embedding": 7, "d_projection": 4, "d_comparator": 6, **more})
+
+
+def embedded(of_generator: dict[str, Any] | None = None, **overrides: Any) -> DGZ:
+    return quick(**{"distribution": "generated", **overrides}).set_params(generator=embedding(**of_generator or {}))
+
+
+def learned_by_all(model: DGZ) -> dict[str, np.ndarray]:
+    """Everything learned, the embedding too."""
+    parts = {f"{part}/{name}": v for part, net in model._networks().items() for name, v in net_values(net).items()}
+    return learned(model) | parts
+
+
+def softly(kind: type[DGZ], **overrides: Any) -> DGZ:
+    """One of the methods with a linear softmax, small."""
+    small = {"n_epochs": 3, "hidden": (16,), "critic_hidden": 16, "batch_size": 8, "class_weight": 0.1}
+    generator = embedding() if kind is CEGZSL else WGANGP(**small)
+    few = {"generator": generator, "n_per_class": 5, "n_epochs": 3, "learning_rate": 0.01, "device": "cpu"}
+    return kind(**{**few, **overrides})
+
+
+METHODS: dict[str, Callable[..., DGZ]] = {
+    "FCLSWGAN": functools.partial(softly, FCLSWGAN),
+    "CEGZSL": functools.partial(softly, CEGZSL),
+    "DGZ with an embedding": embedded,
+    "DGZ with linear weights": functools.partial(quick, "WGANGP", weights="linear", temperature=0.5),
+}
+
+
+@pytest.mark.parametrize("weights", [*WEIGHTS, "linear"])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_every_composition_with_an_embedding_keeps_the_contract(
+    distribution: str, weights: str, tmp_path: Path
+) -> None:
+    model = embedded(distribution=distribution, weights=weights).fit(X, Y, VECTORS)
+    assert model.n_features_in_ == 5
+    h = model.embed(TEST_ROWS)
+    assert h.shape == (len(TEST_ROWS), 7)
+    assert h.dtype == np.float32
+    (weight,), bias = model.generator_.embedding_.first.blocks, model.generator_.embedding_.first.bias
+    plain = model.scaler_.transform(TEST_ROWS) @ weight.detach().numpy().T + bias.detach().numpy()
+    np.testing.assert_allclose(h, np.maximum(plain, 0), atol=1e-6)
+    scores = model.decision_function(TEST_ROWS)
+    if weights == "linear":
+        assert model.weights_.shape == (6, 8)
+        expected = h @ model.weights_[:, :7].T + model.weights_[:, 7]
+    else:
+        assert model.weights_.shape == (6, 7)
+        expected = h / np.maximum(np.linalg.norm(h, axis=1, keepdims=True), 1e-12) @ model.weights_.T
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    np.testing.assert_array_equal(model.predict(TEST_ROWS), model.classes_[scores.argmax(axis=1)])
+
+    model.save(tmp_path / "model")
+    twin = DGZ.load(tmp_path / "model")
+    np.testing.assert_array_equal(twin.decision_function(TEST_ROWS), scores, strict=True)
+    np.testing.assert_array_equal(twin.embed(TEST_ROWS), h, strict=True)
+    assert params(twin) == params(model)
+    assert_same(learned_by_all(twin), learned_by_all(model))
+    assert_same(learned_by_all(clone(model).fit(X, Y, VECTORS)), learned_by_all(model))
+    assert differs(model, clone(model).set_params(random_state=1).fit(X, Y, VECTORS))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_the_same_after_saving_and_loading(name: str, tmp_path: Path) -> None:
+    model = METHODS[name]().fit(X, Y, VECTORS)
+    model.save(tmp_path / "model")
+    twin = type(model).load(tmp_path / "model")
+    assert type(twin) is type(model)
+    np.testing.assert_array_equal(twin.predict(TEST_ROWS), model.predict(TEST_ROWS))
+    np.testing.assert_array_equal(twin.decision_function(TEST_ROWS), model.decision_function(TEST_ROWS), strict=True)
+    np.testing.assert_array_equal(twin.predict_proba(TEST_ROWS), model.predict_proba(TEST_ROWS), strict=True)
+    assert_same(learned_by_all(twin), learned_by_all(model))
+    assert twin.history_ == model.history_
+    assert twin.generator_.get_params() == model.generator_.get_params()
+    assert twin.classifier_.get_params() == model.classifier_.get_params()
+    if model.distribution == "generated":
+        np.testing.assert_array_equal(*(one.generate(UNSEEN, 4)[0] for one in (twin, model)))
+    assert_same(learned_by_all(twin.refine(X, Y)), learned_by_all(model))
+
+
+@pytest.mark.parametrize("saved_by", [DGZ, FCLSWGAN, CEGZSL])
+@pytest.mark.parametrize("read_by", [DGZ, FCLSWGAN, CEGZSL])
+def test_a_method_reads_its_own_models_alone(saved_by: type[DGZ], read_by: type[DGZ], tmp_path: Path) -> None:
+    model = quick() if saved_by is DGZ else softly(saved_by)
+    model.fit(X, Y, VECTORS).save(tmp_path / "model")
+    if saved_by is read_by:
+        assert type(read_by.load(tmp_path / "model")) is saved_by
+        return
+    name = saved_by.__name__
+    with refused(f"holds a {name}, which is read by {name}.load and not by {read_by.__name__}.load"):
+        read_by.load(tmp_path / "model")
+
+
+def test_a_model_saved_before_there_were_other_methods_is_a_dgz(saved: Path, tmp_path: Path) -> None:
+    header = json.loads((copied(saved, tmp_path / "old") / "model.json").read_text())
+    assert header.pop("method") == "DGZ"
+    (tmp_path / "old" / "model.json").write_text(json.dumps(header))
+    assert_same(learned(DGZ.load(tmp_path / "old")), learned(DGZ.load(saved)))
+    with refused("holds a DGZ"):
+        CEGZSL.load(tmp_path / "old")
+
+
+def test_each_tensor_of_an_embedding_is_needed_in_its_shape(tmp_path: Path) -> None:
+    embedded().fit(X, Y, VECTORS).save(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    of_embedding = [name for name in tensors if name.startswith("embedding/")]
+    assert len(of_embedding) == 4
+    for name in of_embedding:
+        for harmed in ({}, {name: tensors[name][..., :-1].contiguous()}):
+            save_file({**{key: value for key, value in tensors.items() if key != name}, **harmed}, path)
+            with refused("is broken"):
+                DGZ.load(tmp_path / "model")
+
+
+def test_a_width_that_is_not_the_embeddings_is_refused(tmp_path: Path) -> None:
+    embedded().fit(X, Y, VECTORS).save(tmp_path / "model")
+    header = json.loads((tmp_path / "model" / "model.json").read_text())
+    header["params"]["generator"]["d_embedding"] = 5
+    (tmp_path / "model" / "model.json").write_text(json.dumps(header))
+    with refused("its classes, vectors and weights do not fit together"):
+        DGZ.load(tmp_path / "model")
+
+
+# --- Rows as generator and classifier see them.
+@pytest.mark.parametrize("feature_scaling", ["minmax_l2", "minmax", "none"])
+def test_without_an_embedding_rows_are_scaled_alone(feature_scaling: str) -> None:
+    model = fit_quick(feature_scaling=feature_scaling)
+    np.testing.assert_array_equal(model.embed(TEST_ROWS), model.scaler_.transform(TEST_ROWS), strict=True)
+
+
+def test_rows_that_cannot_be_embedded_are_refused() -> None:
+    with pytest.raises(NotFittedError):
+        embedded().embed(X)
+    model = embedded().fit(X, Y, VECTORS)
+    with refused("X has 4 features, but 5 were fitted"):
+        model.embed(X[:, :4])
+    with refused("X must have 2 dimensions"):
+        model.embed(X[0])
+    with refused("X must be finite, found NaN or infinity in row 3"):
+        model.embed(np.where(np.arange(len(X))[:, None] == 3, np.nan, X))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rows_are_generated_for_any_class_in_any_number(name: str) -> None:
+    labels = dict(zip(NAMES.tolist(), VECTORS, strict=True))
+    model = METHODS[name](distribution="generated").fit(X, NAMES[Y], labels)
+    rows, y = model.generate(NAMES[[5, 0, 4, 2]], [2, 3, 0, 4])  # neither sorted nor unseen alone
+    assert y.tolist() == [NAMES[5]] * 2 + [NAMES[0]] * 3 + [NAMES[2]] * 4
+    assert rows.shape == (9, model.weights_.shape[1] - (model.classifier_.weights == "linear"))
+    assert rows.dtype == np.float32
+    assert len(np.unique(rows, axis=0)) == 9
+    # As many as are wanted are the first of more, so that numbers of others do not matter.
+    more, of_more = model.generate(NAMES[[5, 0, 4, 2]], 4)
+    assert of_more.tolist() == np.repeat(NAMES[[5, 0, 4, 2]], 4).tolist()
+    np.testing.assert_array_equal(rows, more[[0, 1, 4, 5, 6, 12, 13, 14, 15]])
+    same, other = (model.generate(NAMES[[5, 0, 4, 2]], 4, random_state=seed)[0] for seed in (0, 1))
+    np.testing.assert_array_equal(same, more)
+    assert not np.array_equal(other, more)
+    one, label = model.generate(NAMES[3])
+    assert len(one) == 50
+    assert set(label) == {NAMES[3]}
+
+
+def test_generated_rows_are_the_generators_of_the_classes_vectors() -> None:
+    model = embedded(attribute_scaling="unit").fit(X, Y, VECTORS)
+    rows, _ = model.generate([1, 5], 3, random_state=4)
+    vectors = torch.tensor(model.attribute_scaler_.transform(VECTORS)[[1, 1, 1, 5, 5, 5]])
+    expected = model.generator_.sample(vectors, random_stream(4, "generate"))
+    np.testing.assert_array_equal(rows, expected.numpy())
+
+
+@pytest.mark.parametrize("make", [embedded, quick], ids=["embedding", "features"])
+@pytest.mark.parametrize("distribution", ["statistical", "small", "large"])
+def test_gaussian_rows_lie_round_the_generators_centers(make: Callable[..., DGZ], distribution: str) -> None:
+    model = make(distribution=distribution, small_std=0.2, large_std=3.0).fit(X, Y, VECTORS)
+    n = 20_000
+    rows, y = model.generate([4, 1], n)
+    vectors = torch.tensor(model.attribute_scaler_.transform(VECTORS[[4, 1]]))
+    centers = model.generator_.centers(vectors, random_stream(0, "generate")).numpy()
+    covariance = np.array(reference.within_class_covariance(model.embed(X).tolist(), Y.tolist()))
+    if distribution != "statistical":
+        share = {"small": 0.2, "large": 3.0}[distribution]
+        covariance = share**2 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    largest = np.sqrt(np.diag(covariance).max())
+    assert largest > 1e-3
+    for label, center in zip([4, 1], centers, strict=True):
+        of_class = rows[y == label]
+        np.testing.assert_allclose(of_class.mean(axis=0), center, atol=6 * largest / n**0.5)
+        np.testing.assert_allclose(np.cov(of_class.T), covariance, atol=0.05 * largest**2)
+
+
+@pytest.mark.parametrize("make", [embedded, quick], ids=["embedding", "features"])
+def test_a_loaded_model_generates_what_needs_no_rows(make: Callable[..., DGZ], tmp_path: Path) -> None:
+    model = make(distribution="statistical").fit(X, Y, VECTORS)
+    model.save(tmp_path / "model")
+    twin = DGZ.load(tmp_path / "model")
+    with refused("A loaded model holds no training rows, whose spread the generated ones would have"):
+        twin.generate(UNSEEN)
+    if model.generator_.can_sample:
+        ours, theirs = (one.set_params(distribution="generated").generate(UNSEEN)[0] for one in (twin, model))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("names", "n_per_class", "words"),
+    [
+        ([4, 99], 3, "The model does not know 1 of classes: 99"),
+        (["c4"], 3, "The model does not know 1 of classes: c4"),
+        ([4], 0, "n_per_class must be whole numbers, and not all 0, found 0"),
+        ([4, 5], [0, 0], "n_per_class must be whole numbers, and not all 0, found [0, 0]"),
+        ([4, 5], [3, -1], "n_per_class must be whole numbers, and not all 0, found [3, -1]"),
+        ([4], 2.0, "n_per_class must be whole numbers, and not all 0, found 2.0"),
+        ([4], "many", "n_per_class must be whole numbers"),
+    ],
+)
+def test_rows_that_cannot_be_generated_are_refused(fitted: DGZ, names: Any, n_per_class: Any, words: str) -> None:
+    with refused(words):
+        fitted.generate(names, n_per_class)
+
+
+@pytest.mark.parametrize(("names", "n_per_class"), [([], 3), ([4, 5], [1, 2, 3])], ids=["no class", "too many numbers"])
+def test_numbers_that_do_not_fit_the_classes_are_refused_in_a_sentence(
+    fitted: DGZ, names: Any, n_per_class: Any
+) -> None:
+    with refused():
+        fitted.generate(names, n_per_class)
+
+
+def test_an_unfitted_model_generates_nothing() -> None:
+    with pytest.raises(NotFittedError):
+        quick().generate([4])
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_a_class_that_is_gone_leaves_the_spread_of_the_others_alone(gone: int) -> None:
+    apart = X + 50 * np.equal(Y, gone)[:, None].astype(np.float32)  # far from all others
+    model = quick(feature_scaling="none").fit(apart, Y, VECTORS)
+    before = model.generate([4], 2000)[0].std(axis=0)
+    after = model.remove_classes([gone]).generate([4], 2000)[0].std(axis=0)
+    np.testing.assert_allclose(after, before, rtol=0.5)  # of fewer rows
+
+
+# --- Classes come and go in an embedding.
+@pytest.mark.parametrize("weights", ["mapped", "class_normalised"])
+def test_added_classes_get_the_weights_of_their_vectors_in_an_embedding(weights: str) -> None:
+    model = embedded(weights=weights).fit(X, Y, VECTORS[:5])
+    before = learned_by_all(model)
+    model.add_classes([5], VECTORS[5:])
+    assert model.weights_.shape == (6, 7)
+    np.testing.assert_array_equal(model.weights_[:5], before["weights_"])
+    with torch.no_grad():
+        mapped = model.classifier_.net_.eval()(torch.tensor(VECTORS[5:], dtype=torch.float32)).numpy()
+    np.testing.assert_allclose(model.weights_[5:], mapped / max(np.linalg.norm(mapped), 1e-12), atol=1e-6)
+    assert model.decision_function(TEST_ROWS).shape == (len(TEST_ROWS), 6)
+
+
+@pytest.mark.parametrize("weights", ["mapped", "class_normalised"])
+@pytest.mark.parametrize("distribution", ["generated", "statistical"])
+def test_refining_in_an_embedding_is_as_if_the_classes_had_been_there_from_the_start(
+    distribution: str, weights: str, tmp_path: Path
+) -> None:
+    def make() -> DGZ:
+        return embedded(distribution=distribution, weights=weights)
+
+    expected, without = (make().fit(X, Y, vectors) for vectors in (VECTORS, VECTORS[:5]))
+    assert differs(expected, make().fit(X, Y, VECTORS + 0.5 * (np.arange(6) == 5)[:, None]))
+    model = make().fit(X, Y, VECTORS[:5])
+    model.save(tmp_path / "model")
+    assert_same(learned_by_all(model.add_classes([5], VECTORS[5:], refine=True)), learned_by_all(expected))
+    loaded = DGZ.load(tmp_path / "model").add_classes([5], VECTORS[5:], refine=True, X=X, y=Y)
+    assert_same(learned_by_all(loaded), learned_by_all(expected))
+    assert_same(learned_by_all(model.remove_classes([5], refine=True)), learned_by_all(without))
+
+
+def test_linear_weights_cannot_take_on_classes_but_can_lose_them(tmp_path: Path) -> None:
+    model = softly(CEGZSL).fit(X, Y, VECTORS)
+    before = learned_by_all(model)
+    with refused("free weights cannot take on classes"):
+        model.add_classes([9], VECTORS[:1])
+    assert_same(learned_by_all(model), before)
+    model.remove_classes([4, 0])
+    np.testing.assert_array_equal(model.weights_, before["weights_"][[1, 2, 3, 5]])
+    model.save(tmp_path / "model")
+    twin = CEGZSL.load(tmp_path / "model")
+    assert_same(learned_by_all(twin), learned_by_all(model))
+    np.testing.assert_array_equal(twin.predict(TEST_ROWS), model.predict(TEST_ROWS))
+
+
+# --- How far the centres are, on the way.
+CENTRED: dict[str, Callable[..., DGZ]] = {
+    "center mapper": lambda n: quick(of_generator={"n_epochs": n}),
+    "GAN": lambda n: quick("WGANGP", of_generator={"n_epochs": n}),
+    "embedding": lambda n: embedded({"n_epochs": n, "decay_every": 1}),
+    "CEGZSL": lambda n: softly(CEGZSL, generator=embedding(n_epochs=n)),
+}
+
+
+@pytest.mark.parametrize("name", CENTRED)
+def test_the_distance_of_generated_centers_is_in_the_history(name: str, tiny: GZSLData, tmp_path: Path) -> None:
+    model = CENTRED[name](4).fit(X, Y, VECTORS, test=tiny, evaluate_every=3)
+    of_generator = [row for row in model.history_ if row["stage"] == "generator"]
+    assert ["cacd" in row for row in of_generator] == [False, False, True, True]  # every third, and the last
+    assert not any("cacd" in row for row in model.history_ if row["stage"] == "classifier")
+    real = reference.class_means(model.embed(tiny.x_test_unseen).tolist(), tiny.y_test_unseen.tolist(), [4, 5])
+    vectors = torch.tensor(model.attribute_scaler_.transform(VECTORS[UNSEEN]))
+    generated = model.generator_.centers(vectors, random_stream(model.seed_, "centers"))
+    assert of_generator[-1]["cacd"] == pytest.approx(reference.cacd(real, generated.tolist()), rel=1e-5)
+    assert of_generator[-1]["cacd"] == pytest.approx(cacd(np.array(real), generated), rel=1e-5)
+    # On the way, it is that of a shorter training, and so is the classifier.
+    shorter = CENTRED[name](3).fit(X, Y, VECTORS, test=tiny, evaluate_every=3)
+    assert of_generator[2]["cacd"] == [row for row in shorter.history_ if row["stage"] == "generator"][-1]["cacd"]
+    assert of_generator[2]["cacd"] != of_generator[3]["cacd"]
+    on_the_way = [row for row in model.history_ if row.get("generator_epoch") == 3]
+    assert on_the_way == [row for row in shorter.history_ if row["stage"] == "classifier"]
+    # All this is for the history alone.
+    unwatched = CENTRED[name](4).fit(X, Y, VECTORS)
+    assert not any("cacd" in row for row in unwatched.history_)
+    assert_same(learned_by_all(unwatched), learned_by_all(model))
+    model.save(tmp_path / "model")
+    assert type(model).load(tmp_path / "model").history_ == model.history_
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_last_scores_of_the_history_are_those_of_the_model(name: str, tiny: GZSLData) -> None:
+    model = METHODS[name]().fit(X, Y, VECTORS, test=tiny)
+    final, tested = gzsl_scores(model, tiny), [row for row in model.history_ if "h" in row]
+    assert [row["epoch"] for row in tested] == [1, 2, 3]
+    for measure in ("acc_unseen", "acc_seen", "h", "acc_zsl"):
+        assert tested[-1][measure] == pytest.approx(getattr(final, measure))
+
+
+def test_a_broken_training_with_an_embedding_goes_on_as_if_it_had_not_been_broken(
+    tiny: GZSLData, tmp_path: Path
+) -> None:
+    arguments: dict[str, Any] = {"test": tiny, "evaluate_every": 1}
+    whole = softly(CEGZSL).fit(X, Y, VECTORS, **arguments)
+    for stage, break_at in (("generator", 20), ("classifier", 75)):
+        kept = {"checkpoint_folder": tmp_path / stage, "checkpoint_seconds": 0}
+        with pytest.MonkeyPatch.context() as patch:
+            count_updates(patch, stage, break_at=break_at)
+            with pytest.raises(InterruptionError):
+                softly(CEGZSL).fit(X, Y, VECTORS, **arguments, **kept)
+        assert (tmp_path / stage).exists()
+        resumed = softly(CEGZSL).fit(X, Y, VECTORS, **arguments, **kept)
+        assert_same(learned_by_all(resumed), learned_by_all(whole))
+        assert resumed.history_ == whole.history_
+
+
+def test_the_embedding_sees_no_unseen_class_and_no_test_row(tiny: GZSLData) -> None:
+    expected = net_values(embedded().fit(X, Y, VECTORS).generator_.embedding_)
+    moved = VECTORS + (np.arange(6) >= 4)[:, None]
+    for vectors, test in ((VECTORS[:4], None), (moved, None), (VECTORS, tiny)):
+        model = embedded().fit(X, Y, vectors, test=test)
+        assert_same(net_values(model.generator_.embedding_), expected)

@@ -668,3 +668,63 @@ def test_parameters_that_count_their_steps_together_can_be_kept(tmp_path):
     again = Toy()
     checkpoints.restore("toy", again)
     assert {float(one["step"]) for one in again.optimizers["toy"].state.values()} == {7.0}
+
+
+# --- Trainings too short to be worth a file.
+def seconds_per_epoch(monkeypatch, seconds):
+    """A clock that only epochs move, as an ``after_epoch`` that moves it."""
+    clock = [0.0]
+    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+
+    def after_epoch(epoch):
+        clock[0] += seconds
+        return {}
+
+    return after_epoch
+
+
+@pytest.mark.parametrize(("seconds", "is_kept"), [(0.0, False), (9.9, False), (10.0, True), (16.0, True), (40.0, True)])
+def test_the_end_of_a_short_training_is_kept_only_where_asked_for(tmp_path, monkeypatch, seconds, is_kept):
+    after_epoch = seconds_per_epoch(monkeypatch, seconds)
+    for keep_short, expected in ((False, is_kept), (True, True)):
+        checkpoints = Checkpoints(tmp_path / str(keep_short), "a", every=30, keep_short=keep_short)
+        train("toy", Toy(), 3, after_epoch=after_epoch, checkpoints=checkpoints)
+        assert checkpoints.path("toy").exists() == expected
+        if expected:  # whole, to its last epoch
+            assert len(checkpoints.restore("toy", Toy())) == 3
+
+
+def test_the_end_of_a_training_that_was_kept_on_the_way_is_kept(tmp_path, monkeypatch):
+    # 36 seconds after three epochs, and the fourth, 12 seconds later, is the last.
+    after_epoch = seconds_per_epoch(monkeypatch, 12.0)
+    checkpoints = Checkpoints(tmp_path, "a", every=30, keep_short=False)
+    whole = Toy()
+    history = train("toy", whole, 4, after_epoch=after_epoch, checkpoints=checkpoints)
+    again = Toy(seed=5)
+    assert train("toy", again, 4, checkpoints=Checkpoints(tmp_path, "a", every=30, keep_short=False)) == history
+    assert again.epochs == []
+    assert state(again) == state(whole)
+
+
+def test_a_long_training_that_broke_goes_on_though_short_ones_are_not_kept(tmp_path, monkeypatch):
+    unbroken = Toy()
+    history = train("toy", unbroken, 6)
+    after_epoch = seconds_per_epoch(monkeypatch, 31.0)
+
+    def broken_off(epoch):
+        if epoch == 4:
+            raise InterruptedError
+        return after_epoch(epoch)
+
+    with pytest.raises(InterruptedError):
+        train("toy", Toy(), 6, after_epoch=broken_off, checkpoints=Checkpoints(tmp_path, "a", keep_short=False))
+    resumed = Toy(seed=5)
+    assert train("toy", resumed, 6, checkpoints=Checkpoints(tmp_path, "a", keep_short=False)) == history
+    assert resumed.epochs == [4, 5, 6]
+    assert state(resumed) == state(unbroken)
+
+
+def test_short_trainings_are_kept_unless_said_otherwise(tmp_path):
+    assert Checkpoints(tmp_path, "a").keep_short
+    train("toy", Toy(), 2, checkpoints=Checkpoints(tmp_path, "a"))
+    assert [path.name for path in tmp_path.iterdir()] == ["toy.safetensors"]

@@ -225,7 +225,7 @@ def supervised_contrast(points: Tensor, y: Tensor, temperature: float) -> Tensor
     log_share = similarity - similarity.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
     others = (y[:, None] == y) & ~itself
     n_others = others.sum(1)
-    loss = -(log_share * others).sum(1) / n_others.clamp(min=1)
+    loss = -log_share.masked_fill(~others, 0.0).sum(1) / n_others.clamp(min=1)
     has_others = n_others > 0
     return loss.sum() / has_others.sum().clamp(min=1)  # a point without others of its class adds nothing
 

@@ -144,7 +144,7 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         require_at_least(0, attribute_noise=self.attribute_noise, l2=self.l2, fgm=self.fgm)
         require_at_least(1e-12, learning_rate=self.learning_rate)
         require_count(n_epochs=self.n_epochs, d_prior=1 if self.d_prior is None else self.d_prior)
-        if isinstance(self.hidden, int) and self.hidden not in (1, 2):
+        if isinstance(self.hidden, int) and (self.hidden not in (1, 2) or isinstance(self.hidden, bool)):
             raise DGZError(
                 f"hidden must be a list of widths, or 1 or 2 for layers of the usual ones, found {self.hidden}."
             )

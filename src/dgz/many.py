@@ -4,7 +4,6 @@ Right of the model, which it fits: generators that several models have in common
 one batched computation.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor
 
 from dgz.classifier import ClassifierTraining, CosineClassifier
-from dgz.errors import DGZError
+from dgz.errors import DataError, DGZError
 from dgz.estimator import as_json
 from dgz.generators import ClassGenerator
-from dgz.model import DGZ, _Task
+from dgz.model import DGZ, _Task, fingerprint
 from dgz.training import Checkpoints
 
 _MOST_MEMBERS = 64  # trained at once: more would gain no time, and take memory
@@ -49,7 +48,7 @@ def fit_many(
     X, y, attributes, test
         As in :meth:`DGZ.fit`.
     generator_rows : array of int, optional
-        Numbers of the rows of ``X`` that generators learn from; all by default. Classifiers learn from all.
+        Numbers of the rows of ``X`` that generators learn from; all by default. Classifiers and scaling learn from all.
     checkpoint_folder : str or Path, optional
         Keep the state of generators in training there, of those that take longer than half a minute, and go on from
         what is there. Remove it when the models are safe.
@@ -131,10 +130,11 @@ def _fit_alike(
         if key not in generators:
             checkpoints = None
             if checkpoint_folder is not None:
-                digest = hashlib.sha256(key.encode()).hexdigest()
                 rows_of_it = None if generator_rows is None else np.asarray(generator_rows).tolist()
-                fingerprint = model._fingerprint(X, positions, [task.x.device.type, key, rows_of_it])
-                checkpoints = Checkpoints(checkpoint_folder / digest[:16], fingerprint, keep_short=False)
+                scaling = [model.feature_scaling, model.attribute_scaling]
+                known = [key, rows_of_it, scaling, model.precision, task.x.device.type]
+                mark = fingerprint(known, X, positions, model.attributes_)
+                checkpoints = Checkpoints(checkpoint_folder / mark[:16], mark, keep_short=False)
             try:
                 generators[key] = fresh.fit(
                     task.x[chosen],
@@ -145,6 +145,8 @@ def _fit_alike(
                     checkpoints=checkpoints,
                     verbose=verbose,
                 )
+            except DataError:  # of a damaged checkpoint
+                raise
             except DGZError:
                 generators[key] = None
         trained = generators[key]

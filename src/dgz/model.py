@@ -392,11 +392,7 @@ class DGZ(GZSLClassifier):
     def _fingerprint(self, X: Floats, positions: Ints, circumstances: list[Any]) -> str:
         """What a checkpoint belongs to: every setting, every value trained on, and the ``circumstances``."""
         settings = {**self.settings(), "random_state": self.seed_, "device": None, "verbose": None}
-        known = [settings, circumstances, self.classes_.tolist()]
-        digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
-        for values in (X, positions, self.attributes_):
-            digest.update(np.ascontiguousarray(values).data)
-        return digest.hexdigest()
+        return fingerprint([settings, circumstances, self.classes_.tolist()], X, positions, self.attributes_)
 
     @staticmethod
     def _on(device: torch.device, values: Floats) -> Tensor:
@@ -435,7 +431,10 @@ class DGZ(GZSLClassifier):
     def embed(self, X: Any) -> Floats:
         """The rows ``X`` (n, d_x) as generator and classifier see them: scaled, and in the generator's own space."""
         check_is_fitted(self)
-        return self._embed(as_floats(X, "X"))
+        X = as_floats(X, "X")
+        if (bad := first_bad_row(X)) is not None:
+            raise DGZError(f"X must be finite, found NaN or infinity in row {bad}.")
+        return self._embed(X)
 
     def _embed(self, X: Floats) -> Floats:
         rows = self.scaler_.transform(X)
@@ -470,24 +469,29 @@ class DGZ(GZSLClassifier):
         ((3, 128), True)
         """
         check_is_fitted(self)
-        labels = np.atleast_1d(np.asarray(names))
-        places = np.array([self._positions(label)[0] for label in labels])
-        counts = np.broadcast_to(np.asarray(n_per_class), len(labels))
-        if counts.dtype.kind not in "iu" or counts.min() < 0 or counts.max() < 1:
+        labels, counts = np.atleast_1d(np.asarray(names)), np.asarray(n_per_class)
+        if labels.ndim > 1 or not len(labels):
+            raise DGZError("names must be one label or a list of them.")
+        if counts.dtype.kind not in "iu" or counts.min() < 0 or not counts.any():
             raise DGZError(f"n_per_class must be whole numbers, and not all 0, found {n_per_class!r}.")
+        if counts.shape not in ((), labels.shape):
+            raise DGZError(f"n_per_class must be one number, or one for each of {len(labels)} classes.")
+        counts = np.broadcast_to(counts, labels.shape)
+        places = np.array([self._positions(label)[0] for label in labels])
         device = next(self.generator_.net_.parameters()).device
         if self.distribution == "generated":
             residuals = torch.empty(0)
         elif hasattr(self, "_rows"):
             X, y = self._rows
-            task = self._task(X, np.searchsorted(self.classes_, y), device).embedded(self.generator_)
+            kept = np.isin(y, self.classes_[self.seen_])  # classes may have been removed since
+            task = self._task(X[kept], np.searchsorted(self.classes_, y[kept]), device).embedded(self.generator_)
             residuals = task.residuals
         else:
             raise DGZError("A loaded model holds no training rows, whose spread the generated ones would have.")
         seed = random_stream(random_state, "generate", device)
         x, of_class = self._spread(self._vectors(device)[places], residuals, seed, int(counts.max()))
-        kept = np.arange(counts.max())[None, :] < counts[:, None]  # of the largest number, as many as each wants
-        rows = np.flatnonzero(kept.ravel())
+        wanted = np.arange(counts.max())[None, :] < counts[:, None]  # of the largest number, as many as each wants
+        rows = np.flatnonzero(wanted.ravel())
         return x.cpu().numpy()[rows], labels[of_class.cpu().numpy()[rows]]
 
     # --- Classes come and go.
@@ -736,6 +740,14 @@ class DGZ(GZSLClassifier):
             prefix = f"{part}/"
             net.load_state_dict({key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)})
         return model
+
+
+def fingerprint(known: Any, *arrays: npt.NDArray[Any]) -> str:
+    """A hash of what JSON can hold and of the values of arrays."""
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
+    for values in arrays:
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
 
 
 _LEARNED_BY_SCALERS = ("min_", "mean_", "scale_")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import torch
 
 from dgz.data import GZSLData, load_data, validation_folds
 from dgz.data.dataset import Ints, listing
@@ -33,7 +34,6 @@ from dgz.peers import CEGZSL, FCLSWGAN
 from dgz.progress import Progress
 from dgz.records import Record
 from dgz.settings import configure
-from dgz.training import pick_device
 
 _TOY, _TOY_EPOCHS = "toy", 600
 _QUICK = {"n_epochs": 2, "n_per_class": 10, "generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
@@ -100,7 +100,8 @@ def reproduce(
         raise DGZError(f"There is no data to run {listing(wanted)} on. {' '.join(sentences)}")
     for item, _ in planned:
         store.write_item(item)
-    _make([run for run in runs.values() if not store.is_finished(run.name)], store, say)
+    with _threads(1 if quick else None):
+        _make([run for run in runs.values() if not store.is_finished(run.name)], store, say)
     return [item for item, _ in planned]
 
 
@@ -156,7 +157,8 @@ class _Library:
         if tuned and not asked:
             return "no features of a fine-tuned backbone were found; the package fetches none."
         if not asked or not (folder / f"{semantics}_splits.mat").is_file():
-            what = "class vectors and splits" if asked else f"features {self.features}".removesuffix(" None")
+            wanted = f"features {self.features}" if self.features else "features"
+            what = "class vectors and splits" if asked else wanted
             return f"no {what} were found; 'dgz data download xlsa17 --to DIR' fetches the field's standard files."
         chosen = "res101" if "res101" in asked else asked[0]
         return _Source(data, semantics, chosen, str(folder))
@@ -316,6 +318,18 @@ def _subset(row: Row, data: GZSLData, seed: int) -> Ints:
 
 
 # --- Making runs.
+@contextlib.contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Compute with so many threads inside the block: steps of a few rows are slower with more, on busy cores by far."""
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _make(runs: Sequence[_Run], store: Store, say: Callable[[str], None]) -> None:
     """Make runs, group by group; a group that another process is at is left to it until nothing else is left to do."""
     groups: dict[str, list[_Run]] = {}
@@ -352,7 +366,7 @@ def _make_group(runs: Sequence[_Run], store: Store) -> list[str]:
     """Make runs that share a generator, and keep their records; gives sentences about those that broke."""
     unfinished = store.folder / ".unfinished" / runs[0].group
     try:
-        records = list(_records(runs, unfinished / _state_name(runs[0])))
+        records = list(_records(runs, unfinished))
     except BrokenRunsError as error:
         records = _in_place(runs, error.records)
         _keep(runs, records, store)
@@ -362,11 +376,6 @@ def _make_group(runs: Sequence[_Run], store: Store) -> list[str]:
     _keep(runs, records, store)
     shutil.rmtree(unfinished, ignore_errors=True)
     return []
-
-
-def _state_name(first: _Run) -> str:
-    """Where the state of a broken-off training is: it fits no other first model of the group, and no other device."""
-    return first.name if first.model is None else f"{first.name}-{pick_device(first.model.device).type}"
 
 
 def _records(runs: Sequence[_Run], unfinished: Path) -> Iterator[Record | None]:

@@ -86,9 +86,16 @@ class SoftmaxMethod(DGZ):
         require_count(n_per_class=self.n_per_class)  # before it becomes the size of a batch
         super().check()
 
+    def _settings_in_use(self) -> dict[str, Any]:
+        settings = super()._settings_in_use()
+        if self.batch_size is None and settings["batch_size"] == self.n_per_class:
+            settings["batch_size"] = None  # it goes on following the number of rows
+        return settings
+
     def _new_classifier(self) -> CosineClassifier:
         settings = {name: getattr(self, name) for name in CosineClassifier().get_params()}
-        return CosineClassifier(**{**settings, "batch_size": self.batch_size or self.n_per_class})
+        size = self.n_per_class if self.batch_size is None else self.batch_size
+        return CosineClassifier(**{**settings, "batch_size": size})
 
 
 class FCLSWGAN(SoftmaxMethod):
