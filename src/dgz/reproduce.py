@@ -37,7 +37,9 @@ from dgz.settings import configure
 
 _TOY, _TOY_EPOCHS = "toy", 600
 _QUICK = {"n_epochs": 2, "n_per_class": 10, "generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
-_QUICK_BATCH = 1024  # rows in each step of a generator: few steps are wanted
+_QUICK_BATCH = 1024  # rows in each step of a classifier; f-CLSWGAN has n_per_class of them
+# Of generators that have such settings. Contrastive ones compare all pairs of a step, so that large steps are slow.
+_QUICK_GENERATOR = {"batch_size": 256, "n_critic": 1}
 
 
 def reproduce(
@@ -282,11 +284,11 @@ def _model(row: Row, source: _Source, library: _Library, quick: bool) -> DGZ:
         model.set_params(generator__n_epochs=math.ceil(n_steps / math.ceil(n_rows / model.generator.batch_size)))  # type: ignore[union-attr]
     if quick:
         model.set_params(n_epochs=min(model.n_epochs, _QUICK["n_epochs"]))
-        model.set_params(n_per_class=min(model.n_per_class, _QUICK["n_per_class"]))
+        model.set_params(n_per_class=min(model.n_per_class, _QUICK["n_per_class"]), batch_size=_QUICK_BATCH)
         generator = cast(ClassGenerator, model.generator)
         generator.set_params(n_epochs=min(generator.n_epochs, _QUICK["generator_epochs"]))
-        if "batch_size" in generator.get_params():
-            generator.set_params(batch_size=_QUICK_BATCH)
+        known = generator.get_params()
+        generator.set_params(**{name: value for name, value in _QUICK_GENERATOR.items() if name in known})
     return model
 
 
