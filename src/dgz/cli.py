@@ -453,20 +453,24 @@ def reproduce(
 ) -> None:
     """Run tables and figures of the paper again; what is finished already is not run twice."""
     from dgz.report import write_paper_report
-    from dgz.reproduce import reproduce
+    from dgz.reproduce import BrokenReproductionError, reproduce
 
     folder = out or Path("runs/quick" if quick else "runs/reproduce")
     start = time.perf_counter()
-    done = reproduce(
-        items,
-        source,
-        folder,
-        quick=quick,
-        seeds=seeds,
-        features=features,
-        device=device,
-        say=lambda line: typer.echo(line, err=True),
-    )
+    try:
+        done = reproduce(
+            items,
+            source,
+            folder,
+            quick=quick,
+            seeds=seeds,
+            features=features,
+            device=device,
+            say=lambda line: typer.echo(line, err=True),
+        )
+    except BrokenReproductionError:
+        write_paper_report(folder)  # of all that did not break
+        raise
     page = write_paper_report(folder)
     if as_json:
         _print_json({"items": [item.name for item in done], "missing": _missing(done), "report": str(page)})

@@ -42,6 +42,10 @@ _QUICK_BATCH = 1024  # rows in each step of a classifier; f-CLSWGAN has n_per_cl
 _QUICK_GENERATOR = {"batch_size": 256, "n_critic": 1}
 
 
+class BrokenReproductionError(DGZError):
+    """Some runs broke; all others are finished."""
+
+
 def reproduce(
     names: Sequence[str],
     source: str | Path | None,
@@ -83,8 +87,10 @@ def reproduce(
 
     Raises
     ------
+    BrokenReproductionError
+        When some runs broke, after all others were made.
     DGZError
-        When some runs broke, after all others were made; or before any, when something cannot be meant so.
+        Before any run, when something cannot be meant so.
     """
     wanted = list(dict.fromkeys(item_names() if "all" in names else names))
     specs = [load_spec(name) for name in wanted]
@@ -361,7 +367,8 @@ def _make(runs: Sequence[_Run], store: Store, say: Callable[[str], None]) -> Non
         (store.folder / ".locks").rmdir()
         (store.folder / ".unfinished").rmdir()
     if broken:
-        raise DGZError(f"{len(broken)} of {len(runs)} runs broke, the others are finished: {listing(broken)}.")
+        sentence = f"{len(broken)} of {len(runs)} runs broke, the others are finished: {listing(broken)}."
+        raise BrokenReproductionError(sentence)
 
 
 def _make_group(runs: Sequence[_Run], store: Store) -> list[str]:
