@@ -70,14 +70,17 @@ def test_a_generator_is_chosen_before_its_settings_are_made() -> None:
         ("resample=1", "resample must be true or false, found '1'."),
         ("lr_step=soon", "lr_step must be a whole number or none, found 'soon'."),
         ("loss=other", "loss must be one of revised, plain, incremental, found 'other'."),
-        ("generator=GAN", "generator must be one of WGANGP, CVAE, CenterMapper or none, found 'GAN'."),
         (
-            "generator.hidden=512",
-            "generator.hidden must be a list with a whole number in each place or none, found '512'.",
+            "generator=GAN",
+            "generator must be one of WGANGP, CVAE, CenterMapper, ContrastiveWGANGP or none, found 'GAN'.",
+        ),
+        (
+            "generator.hidden=wide",
+            "generator.hidden must be a list with a whole number in each place or a whole number or none, found 'wide'.",
         ),
         (
             "generator.hidden=[1, 'a']",
-            "generator.hidden must be a list with a whole number in each place or none, found \"[1, 'a']\".",
+            "generator.hidden must be a list with a whole number in each place or a whole number or none, found \"[1, 'a']\".",
         ),
     ],
 )

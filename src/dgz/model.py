@@ -465,8 +465,8 @@ class DGZ(GZSLClassifier):
         >>> data = load_numbers(0)
         >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1)
         >>> X, y = model.fit(data.x_train, data.y_train, data.attributes).generate(data.unseen[:3], [2, 0, 1])
-        >>> X.shape, (y == data.unseen[[0, 0, 2]]).all()
-        ((3, 128), True)
+        >>> X.shape, (y == data.unseen[[0, 0, 2]]).tolist()
+        ((3, 128), [True, True, True])
         """
         check_is_fitted(self)
         labels, counts = np.atleast_1d(np.asarray(names)), np.asarray(n_per_class)

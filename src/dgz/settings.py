@@ -25,7 +25,6 @@ _EXPECTED = {
     bool: "true or false",
     str: "text",
     NoneType: "none",
-    ClassGenerator: f"one of {', '.join(GENERATORS)}",
 }
 # Where a comma parts two values: outside of brackets, of which no setting has one inside another.
 _BETWEEN_VALUES = re.compile(r",(?![^\[(]*[\])])")
@@ -183,4 +182,6 @@ def _expected(hint: Any) -> str:
         return " or ".join(map(_expected, inner))
     if kind is Sequence:
         return f"a list with {_expected(inner[0])} in each place"
+    if hint is ClassGenerator:
+        return f"one of {', '.join(GENERATORS)}"
     return _EXPECTED.get(hint, str(hint))

@@ -56,12 +56,12 @@ def is_percent(key: str) -> bool:
 
 
 def score_text(key: str, value: float) -> str:
-    """A score for people: percent, or a distance with four decimals.
+    """A score for people: percent, or a distance with four or five decimals.
 
     Examples
     --------
     >>> score_text("h", 0.7361), score_text("cmmd", 0.03371)
-    ('73.6', '0.0337')
+    ('73.6', '0.03371')
     """
     return f"{100 * value:.1f}" if is_percent(key) else f"{value:.{_DECIMALS.get(key, 4)}f}"
 
@@ -72,7 +72,7 @@ def difference_text(key: str, value: float) -> str:
     Examples
     --------
     >>> difference_text("h", -0.0123), difference_text("cmmd", 0.0004)
-    ('−1.2', '+0.0004')
+    ('−1.2', '+0.00040')
     """
     text = score_text(key, abs(value))
     is_nothing = not text.strip("0.")
