@@ -19,6 +19,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from sklearn.base import clone
 
 from dgz.data import GZSLData, load_data, validation_folds
 from dgz.data.dataset import Ints, listing
@@ -397,10 +398,10 @@ def _records(runs: Sequence[_Run], unfinished: Path) -> Iterator[Record | None]:
     observe = [{name: options.get(name, {}) for name in ("generation", *one.row.observe)} for one in runs]
     if first.row.evaluate_every:
         for one, wanted in zip(runs, observe, strict=True):
-            yield run(cast(DGZ, one.model), data, evaluate_every=one.row.evaluate_every, observe=wanted)
+            yield run(clone(one.model), data, evaluate_every=one.row.evaluate_every, observe=wanted)
         return
     rows = _subset(first.row, data, first.seed) if first.row.subset else None
-    models = [cast(DGZ, one.model) for one in runs]
+    models = [clone(one.model) for one in runs]  # what is learned goes when the records are there
     made = run_many(models, data, observe=observe, generator_rows=rows, checkpoint_folder=unfinished)
     about_rows = {} if rows is None else {"generator_rows": {**first.row.subset, "n": len(rows)}}
     yield from (replace(record, data={**record.data, **about_rows}) for record in made)
