@@ -26,6 +26,7 @@ ROOMS = [
     "contrastive",
     "instances",
     "classifier",
+    "task",
     "estimator",
     "settings",
     "model",

@@ -176,10 +176,14 @@ def read_document(path: str | Path, kind: str, version: int) -> dict[str, Any]:
     """
     content = read_json(path)
     if not isinstance(content, dict) or content.pop("format", None) != f"dgz-{kind}":
-        raise DataError(f"{path} is not of a {kind}: it does not say 'dgz-{kind}' as its format.")
+        raise DataError(f"{path} is not of {_a(kind)}: it does not say 'dgz-{kind}' as its format.")
     if (found := content.pop("version", None)) != version:
-        raise DataError(f"{path} is of a {kind} of version {found}, but this dgz reads {version}.")
+        raise DataError(f"{path} is of {_a(kind)} of version {found}, but this dgz reads {version}.")
     return content
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def read_json(path: str | Path) -> Any:

@@ -17,8 +17,9 @@ from dgz.classifier import ClassifierTraining, CosineClassifier
 from dgz.errors import DataError, DGZError
 from dgz.estimator import as_json
 from dgz.generators import ClassGenerator
-from dgz.model import DGZ, _Task, fingerprint
-from dgz.training import Checkpoints
+from dgz.model import DGZ
+from dgz.task import Task
+from dgz.training import Checkpoints, fingerprint
 
 _MOST_MEMBERS = 64  # trained at once: more would gain no time, and take memory
 
@@ -186,7 +187,7 @@ def _fit_alike(
 class _Space:
     """Rows of one feature space: the training rows, and all pseudo rows that some model learns from."""
 
-    def __init__(self, task: _Task) -> None:
+    def __init__(self, task: Task) -> None:
         self.task = task
         self.x, self.y = [task.x], [task.y]
         self.pools: dict[str, tuple[int, int]] = {}  # where each set of pseudo rows is

@@ -4,15 +4,11 @@ In come features, labels and one vector per class; out come predictions over all
 A fitted model takes on new classes from their vectors alone, and is saved as safetensors and JSON.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +29,12 @@ from dgz.errors import DataError, DGZError, one_line, require_at_least, require_
 from dgz.estimator import GZSLClassifier, Labels
 from dgz.files import read_document, write_folder, write_json
 from dgz.generators import GENERATORS, WGANGP, CenterMapper, ClassGenerator
-from dgz.instances import Distribution, check_instances, synthesise, within_class_residuals
+from dgz.instances import Distribution, check_instances, synthesise
 from dgz.losses import Gate, Loss
-from dgz.metrics import TestRows, cacd, class_ids, class_means
+from dgz.metrics import class_ids
 from dgz.nets import FreeWeights
-from dgz.training import Checkpoints, Precision, Row, multiplying, pick_device, random_stream
+from dgz.task import Task, TestParts
+from dgz.training import Checkpoints, Precision, Row, fingerprint, multiplying, pick_device, random_stream
 
 _VERSION = 1
 _HEADER, _TENSORS = "model.json", "model.safetensors"
@@ -273,8 +270,8 @@ class DGZ(GZSLClassifier):
         task = self._prepare(X, positions, test)
         checkpoints = None
         if checkpoint_folder is not None:
-            fingerprint = self._fingerprint(X, positions, [task.x.device.type, test is not None, evaluate_every])
-            checkpoints = Checkpoints(checkpoint_folder, fingerprint, checkpoint_seconds)
+            mark = self._fingerprint(X, positions, [task.x.device.type, test is not None, evaluate_every])
+            checkpoints = Checkpoints(checkpoint_folder, mark, checkpoint_seconds)
         generator = self.generator_ = self._new_generator()
         classifying: ClassifierTraining | None = None
 
@@ -309,7 +306,7 @@ class DGZ(GZSLClassifier):
         self._rows = (X, self.classes_[positions])  # what a refinement trains on again; never saved
         return self
 
-    def _prepare(self, X: Floats, positions: Ints, test: Any = None) -> "_Task":
+    def _prepare(self, X: Floats, positions: Ints, test: Any = None) -> Task:
         """Learn the scaling, and put everything that training reads on the device."""
         device = pick_device(self.device)
         self.seed_ = self._draw_seed()
@@ -318,12 +315,12 @@ class DGZ(GZSLClassifier):
         self.attribute_scaler_ = AttributeScaler(self.attribute_scaling).fit(self.attributes_)
         return self._task(X, positions, device, test)
 
-    def _task(self, X: Floats, positions: Ints, device: torch.device, test: Any = None) -> "_Task":
+    def _task(self, X: Floats, positions: Ints, device: torch.device, test: Any = None) -> Task:
         seen = torch.as_tensor(self.seen_, device=device)
         x, y = self._on(device, self.scaler_.transform(X)), torch.as_tensor(positions, device=device)
-        return _Task(x, y, self._vectors(device), seen, None if test is None else self._test(test, device))
+        return Task(x, y, self._vectors(device), seen, None if test is None else self._test(test, device))
 
-    def _synthesise(self, task: "_Task") -> tuple[Tensor, Tensor]:
+    def _synthesise(self, task: Task) -> tuple[Tensor, Tensor]:
         """Pseudo rows of the unseen classes, and their classes."""
         unseen = torch.nonzero(~task.seen).squeeze(1)
         if not len(unseen):
@@ -351,7 +348,7 @@ class DGZ(GZSLClassifier):
         return x.float(), y
 
     def _classifier_training(
-        self, classifiers: list[CosineClassifier], task: "_Task", x: Tensor, y: Tensor, **options: Any
+        self, classifiers: list[CosineClassifier], task: Task, x: Tensor, y: Tensor, **options: Any
     ) -> ClassifierTraining:
         options |= {"precision": self.precision, "test_rows": task.test_rows(self.weights)}
         return ClassifierTraining(classifiers, x, y, task.vectors, task.seen, **options)
@@ -402,7 +399,7 @@ class DGZ(GZSLClassifier):
         """Scaled class vectors of all classes."""
         return torch.tensor(self.attribute_scaler_.transform(self.attributes_), device=device)
 
-    def _test(self, test: Any, device: torch.device) -> "_Test":
+    def _test(self, test: Any, device: torch.device) -> TestParts:
         if not len(test.x_test_seen) or not len(test.x_test_unseen):
             raise DGZError("test needs rows of seen and of unseen classes.")
         columns = torch.argsort(class_ids(self.classes_, test)).to(device)  # of each class id
@@ -742,54 +739,7 @@ class DGZ(GZSLClassifier):
         return model
 
 
-def fingerprint(known: Any, *arrays: npt.NDArray[Any]) -> str:
-    """A hash of what JSON can hold and of the values of arrays."""
-    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
-    for values in arrays:
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
-
-
 _LEARNED_BY_SCALERS = ("min_", "mean_", "scale_")
-_Test = tuple[Tensor, Tensor, Tensor, Tensor]  # scaled rows of seen classes, their classes, and both of unseen ones
-
-
-@dataclass
-class _Task:
-    """What training reads, on its device: scaled training rows, class vectors, and test rows where there are such."""
-
-    x: Tensor
-    y: Tensor
-    vectors: Tensor
-    seen: Tensor
-    test: _Test | None
-
-    @cached_property
-    def residuals(self) -> Tensor:
-        return within_class_residuals(self.x, self.y)
-
-    def embedded(self, generator: ClassGenerator) -> "_Task":
-        """The same with all rows in the generator's own space."""
-        if not generator.embeds:
-            return self
-        test = self.test
-        if test is not None:
-            test = (generator.embed(test[0]), test[1], generator.embed(test[2]), test[3])
-        return replace(self, x=generator.embed(self.x), test=test)
-
-    def test_rows(self, weights: Weights) -> TestRows | None:
-        """The test rows as classifiers with such weights take them."""
-        if self.test is None:
-            return None
-        x_seen, y_seen, x_unseen, y_unseen = self.test
-        return TestRows(prepared(x_seen, weights), y_seen, prepared(x_unseen, weights), y_unseen, self.seen)
-
-    def center_distance(self, generator: ClassGenerator, seed: int) -> float:
-        """CACD of the unseen classes that have test rows."""
-        _, _, x, y = cast(_Test, self.test)
-        classes = torch.unique(y)
-        generated = generator.centers(self.vectors[classes], random_stream(seed, "centers", x.device))
-        return cacd(class_means(x, y, classes), generated)
 
 
 def _as_rows(attributes: Any) -> Floats:

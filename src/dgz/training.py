@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -255,6 +256,14 @@ def _epoch(trainee: Trainee) -> _Numbers:
             return _Numbers.of(means | trainee.measure())
         trainee._captured = trainee._captured or _Captured(trainee, epoch)
         return trainee._captured.replay()
+
+
+def fingerprint(known: Any, *arrays: npt.NDArray[Any]) -> str:
+    """A hash of what JSON can hold and of the values of arrays: what a checkpoint belongs to."""
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
+    for values in arrays:
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
 
 
 class Checkpoints:

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -250,6 +251,7 @@ def test_a_spec_that_cannot_be_meant_so_is_refused(more: str, sentence: str) -> 
         ("{contrast = {one = 1, two = -1}, above = 0, within = 1}", "needs one of 'above' and 'within': A claim"),
         ("{contrast = {one = 1, two = -1}}", "needs one of 'above' and 'within': A claim"),
         ("{contrast = {one = 1, two = -1}, below = 0}", "has below in a test, unknown there"),
+        ("{above = 0}", "needs a 'contrast': A claim"),
     ],
 )
 def test_a_claim_that_cannot_be_decided_is_refused(test: str, sentence: str) -> None:
@@ -258,6 +260,11 @@ def test_a_claim_that_cannot_be_decided_is_refused(test: str, sentence: str) -> 
     assert len(parse_spec("small", f"{SMALL}{claim}[{sound}]").claims) == 1
     with pytest.raises(DGZError, match=sentence):
         parse_spec("small", f"{SMALL}{claim}[{test}]")
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(DGZError, match=r"kind of small must be one of table, lines, .*, found 'picture'"):
+        parse_spec("small", re.sub(r'kind = "\w+"', 'kind = "picture"', SMALL))
 
 
 def test_an_unknown_item_is_refused() -> None:
@@ -388,9 +395,10 @@ def test_a_block_has_a_title_for_people(item: Item) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format": "dgz-record"}, "is not of an? item"),
-        ({"version": 9}, "is of an? item of version 9, but this dgz reads 1"),
+        ({"format": "dgz-record"}, "is not of an item"),
+        ({"version": 9}, "is of an item of version 9, but this dgz reads 1"),
         ({"surprise": 1}, "broken: surprise should or should not be there"),
+        ({"blocks": [{"data": "CUB"}]}, "broken: features, folds, rows, semantics should or should not be there"),
     ],
 )
 def test_foreign_items_are_refused(item: Item, tmp_path: Path, change: dict[str, Any], sentence: str) -> None:

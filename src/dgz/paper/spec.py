@@ -30,8 +30,8 @@ class Row:
     set : dict
         Settings that differ from those, by the names of the command line: ``{"generator.attribute_noise": 0}``.
     subset : dict
-        What the generator is trained on, if not on all rows: ``share_of_classes``, ``n_rows`` in all, or
-        ``n_rows_per_class``.
+        What the generator is trained on, if not on all rows: ``share_of_classes``, ``n_rows`` in all or
+        ``n_rows_per_class``; and ``n_steps``, for how long.
     observe : tuple of str
         What else is recorded of the trained model: ``projection``, ``gradients``.
     evaluate_every : int
@@ -263,6 +263,7 @@ def _expand(entry: Mapping[str, Any], where: str) -> Iterator[Row]:
 
 def _check(spec: Spec) -> None:
     """Raise where parts of a spec do not fit together."""
+    require_choice(spec.kind, Kind, f"kind of {spec.name}")
     names = [row.name for row in spec.rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise DGZError(f"The spec {spec.name} has several rows called {sorted(twice)[0]!r}.")
@@ -281,6 +282,8 @@ def _check(spec: Spec) -> None:
         for test in claim.tests:
             if odd := set(test) - {"contrast", "metric", "above", "within"}:
                 raise DGZError(f"The spec {spec.name} has {', '.join(sorted(odd))} in a test, unknown there.")
+            if not test.get("contrast"):
+                raise DGZError(f"A test of {spec.name} needs a 'contrast': {claim.text}")
             if ("above" in test) == ("within" in test):
                 raise DGZError(f"A test of {spec.name} needs one of 'above' and 'within': {claim.text}")
             mentioned += [name.partition(": ")[2] or name for name in test["contrast"]]

@@ -105,6 +105,7 @@ class Store:
         """All items, by name."""
         for path in sorted((self.folder / "items").glob("*.json")):
             content: dict[str, Any] = read_document(path, "item", _VERSION)
-            if odd := {one.name for one in fields(Item)}.symmetric_difference(content):
-                raise DataError(f"{path} is broken: {', '.join(sorted(odd))} should or should not be there.")
+            for kind, part in ((Item, content), *((Block, block) for block in content.get("blocks", []))):
+                if odd := {one.name for one in fields(kind)}.symmetric_difference(part):
+                    raise DataError(f"{path} is broken: {', '.join(sorted(odd))} should or should not be there.")
             yield Item(**{**content, "blocks": [Block(**block) for block in content["blocks"]]})
