@@ -126,19 +126,20 @@ def check_pairs() -> None:
     x, y, attributes, _ = _rows(SHAPES["CUB"], GPU)
 
     def make() -> Any:
-        gan = ContrastiveWGANGP(batch_size=512)
+        # One update of the embedding: Adam's first are nearly signs, so that rounding alone tells later ones apart.
+        gan = ContrastiveWGANGP(batch_size=512, n_critic=1)
         gan.noise_ = 0.0
         gan.build(attributes.shape[1], x.shape[1], random_stream(0, "start")).net_.to(GPU)
         return gan._trainee(x, y, attributes, 0, "tf32")
 
     def work(training: Any) -> tuple[Tensor, list[Tensor]]:
         with multiplying("tf32", GPU):
-            losses = [torch.stack(list(training.step().values())) for _ in range(2)]
-        return torch.stack(losses), [s["exp_avg"] for s in training.optimizers["embedding"].state.values()]
+            losses = torch.stack(list(training.step().values()))
+        return losses, [s["exp_avg"] for s in training.optimizers["embedding"].state.values()]
 
     (losses, slopes), (plain_losses, plain_slopes) = both(make, work)
     check("CE-GZSL: losses", apart(losses, plain_losses), TOLERANCE["tf32"] / 10)
-    check("CE-GZSL: slopes", max(map(apart, slopes, plain_slopes)), TOLERANCE["tf32"])
+    check("CE-GZSL: slopes", max(map(apart, slopes, plain_slopes)), TOLERANCE["tf32"] / 10)
 
 
 def check_capture() -> None:

@@ -385,6 +385,11 @@ def test_the_features_file_is_chosen_by_name_where_there_are_several(small: GZSL
     write_xlsa(tmp_path / "CUB", small, ["res50", "res101", "clip"], ["att", "sent"])
     write_xlsa(tmp_path / "AWA2", small, ["vgg"], ["att"])
     assert found_in(tmp_path, "CUB/sent", "CUB/att") == ([("CUB", "sent", "res101"), ("CUB", "att", "res101")], [])
+    (tmp_path / "CUB" / "res101.mat").unlink()
+    assert found_in(tmp_path, "CUB/sent") == (
+        [],
+        ["CUB/sent: features clip, res50 were found, and none is called res101; choose with --features."],
+    )
     assert found_in(tmp_path, "CUB/sent", features="clip") == ([("CUB", "sent", "clip")], [])
     assert found_in(tmp_path, "AWA2/att") == ([("AWA2", "att", "vgg")], [])
     found, missing = found_in(tmp_path, "AWA2/att", "CUB/sent", features="res50")

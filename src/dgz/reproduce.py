@@ -169,6 +169,9 @@ class _Library:
             wanted = f"features {self.features}" if self.features else "features"
             what = "class vectors and splits" if asked else wanted
             return f"no {what} were found; 'dgz data download xlsa17 --to DIR' fetches the field's standard files."
+        if len(asked) > 1 and "res101" not in asked:
+            way_out = "leave one of them there" if tuned else "choose with --features"
+            return f"features {', '.join(asked)} were found, and none is called res101; {way_out}."
         chosen = "res101" if "res101" in asked else asked[0]
         return _Source(data, semantics, chosen, str(folder))
 

@@ -166,6 +166,7 @@ def oracle_table(spec: Spec, part: Part, keys: Sequence[str]) -> Table:
         rows=rows,
         notes=(ORACLE_NOTE, *paper, *own),
         soft=frozenset(range(len(spec.rows), len(rows))),
+        style="sourced",
     )
 
 
