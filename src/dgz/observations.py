@@ -6,8 +6,7 @@ shows what attribute noise does. Nothing here is random but by a given seed, and
 unseen classes are looked at after the training.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from dgz.generators import WGANGP
 from dgz.losses import cross_entropy, incremental_cross_entropy, incremental_gradient, pull_and_push
 from dgz.metrics import cacd, class_ids, class_means, cmmd
 from dgz.model import DGZ
-from dgz.training import random_stream
+from dgz.training import one_thread, random_stream
 
 Points = dict[str, list[float]]
 
@@ -275,7 +274,7 @@ def toy(attribute_noise: float, *, seed: int = 0, n_epochs: int = 600) -> dict[s
         learning_rate=1e-3,
         batch_size=512,
     )
-    with _one_thread():
+    with one_thread():
         gan.fit(truth, torch.zeros(_N_TOY, dtype=torch.long), vector, seed=seed)
     vectors = _normal(_N_SHOWN, random_stream(seed, "toy's class vectors"))
     with torch.no_grad():
@@ -290,17 +289,6 @@ def toy(attribute_noise: float, *, seed: int = 0, n_epochs: int = 600) -> dict[s
 
 
 _N_TOY, _N_SHOWN = 2000, 300
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Networks this small are faster on one thread than on several that wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _normal(n: int, rng: torch.Generator) -> Tensor:

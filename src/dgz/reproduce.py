@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 from sklearn.base import clone
 
 from dgz.data import GZSLData, load_data, validation_folds
@@ -35,6 +34,7 @@ from dgz.peers import CEGZSL, FCLSWGAN
 from dgz.progress import Progress
 from dgz.records import Record
 from dgz.settings import configure
+from dgz.training import one_thread
 
 _TOY, _TOY_EPOCHS = "toy", 600
 _QUICK = {"n_epochs": 2, "n_per_class": 10, "generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
@@ -109,7 +109,7 @@ def reproduce(
         raise DGZError(f"There is no data to run {listing(wanted)} on. {' '.join(sentences)}")
     for item, _ in planned:
         store.write_item(item)
-    with _threads(1 if quick else None):
+    with one_thread() if quick else contextlib.nullcontext():
         _make([run for run in runs.values() if not store.is_finished(run.name)], store, say)
     return [item for item, _ in planned]
 
@@ -330,18 +330,6 @@ def _subset(row: Row, data: GZSLData, seed: int) -> Ints:
 
 
 # --- Making runs.
-@contextlib.contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Compute with so many threads inside the block: steps of a few rows are slower with more, on busy cores by far."""
-    before = torch.get_num_threads()
-    if number is not None:
-        torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _make(runs: Sequence[_Run], store: Store, say: Callable[[str], None]) -> None:
     """Make runs, group by group; a group that another process is at is left to it until nothing else is left to do."""
     groups: dict[str, list[_Run]] = {}

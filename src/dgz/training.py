@@ -95,6 +95,17 @@ def multiplying(precision: Precision, device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread inside the block: steps of a few rows are slower with more, on busy cores by far."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def adam(parameters: Iterable[Tensor], learning_rate: float) -> Adam:
     """Adam with the settings that all networks here share, and with its moments in place from the start."""
     leaves = list(parameters)
