@@ -19,8 +19,7 @@ from dgz import DGZ, contrastive, fit_many, generators, gzsl_scores, kernels, lo
 from dgz import classifier as classifiers
 from dgz.bench import SHAPES, _rows, _test_rows
 from dgz.classifier import ClassifierTraining, CosineClassifier
-from dgz.contrastive import ContrastiveWGANGP
-from dgz.generators import WGANGP
+from dgz.generators import WGANGP, ContrastiveWGANGP
 from dgz.metrics import TestRows
 from dgz.training import Precision, multiplying, random_stream, train
 

@@ -23,7 +23,6 @@ ROOMS = [
     "kernels",
     "training",
     "generators",
-    "contrastive",
     "instances",
     "classifier",
     "task",

@@ -15,11 +15,12 @@ from sklearn.exceptions import NotFittedError
 
 import dgz.many
 from conftest import tiny_parts
-from dgz import DGZ, fit_many, generators, gzsl_scores, load_numbers
-from dgz.contrastive import ContrastiveWGANGP
+from dgz import DGZ, fit_many, gzsl_scores, load_numbers
 from dgz.data import GZSLData
 from dgz.errors import DGZError
-from dgz.generators import CVAE, WGANGP, CenterMapper, _CenterTraining
+from dgz.generators import CVAE, WGANGP, CenterMapper, ContrastiveWGANGP
+from dgz.generators.center import _CenterTraining
+from dgz.generators.wgan import WGANTraining
 from dgz.many import generator_key
 from dgz.peers import CEGZSL, FCLSWGAN
 from dgz.training import Checkpoints
@@ -521,7 +522,7 @@ def test_methods_with_an_embedding_go_on_too(tmp_path: Path, monkeypatch: pytest
         return [method(kind, random_state=seed) for kind in (FCLSWGAN, CEGZSL) for seed in (0, 1)]
 
     first = fit_many(make(), X, Y, VECTORS, checkpoint_folder=tmp_path)
-    monkeypatch.setattr(generators._WGANTraining, "step", None)  # calling it would break
+    monkeypatch.setattr(WGANTraining, "step", None)  # calling it would break
     for one, other in zip(first, fit_many(make(), X, Y, VECTORS, checkpoint_folder=tmp_path), strict=True):
         np.testing.assert_array_equal(one.weights_, other.weights_)
         np.testing.assert_array_equal(one.embed(TEST_ROWS), other.embed(TEST_ROWS))

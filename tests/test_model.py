@@ -29,10 +29,9 @@ import reference
 from conftest import damage, tiny_parts
 from dgz import DGZ, classifier, generators
 from dgz.classifier import CosineClassifier
-from dgz.contrastive import ContrastiveWGANGP
 from dgz.data import GZSLData, load_numbers
 from dgz.errors import DataError, DGZError
-from dgz.generators import CVAE, WGANGP, CenterMapper, ClassGenerator
+from dgz.generators import CVAE, WGANGP, CenterMapper, ClassGenerator, ContrastiveWGANGP
 from dgz.instances import synthesise
 from dgz.metrics import cacd, gzsl_scores
 from dgz.peers import CEGZSL, FCLSWGAN

@@ -58,7 +58,7 @@ def test_a_generator_is_chosen_before_its_settings_are_made() -> None:
         (
             "generator.epochs=2",
             "There is no setting 'generator.epochs'; did you mean 'generator.n_epochs'? "
-            "'python -m pydoc dgz.generators.WGANGP' lists them all.",
+            "'python -m pydoc dgz.generators.wgan.WGANGP' lists them all.",
         ),
         ("zzz=2", "There is no setting 'zzz'. 'python -m pydoc dgz.model.DGZ' lists them all."),
         ("lambda_1=two", "lambda_1 must be a number, found 'two'."),

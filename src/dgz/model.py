@@ -20,7 +20,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-import dgz.contrastive  # noqa: F401  (a generator that is looked up by name when a model is read)
 from dgz.classifier import ClassifierTraining, CosineClassifier, Weights, prepared
 from dgz.data import AttributeScaler, FeatureScaler
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
@@ -72,7 +71,7 @@ class DGZ(GZSLClassifier):
     ----------
     generator : ClassGenerator, optional
         Class level: :class:`~dgz.generators.WGANGP` (default), :class:`~dgz.generators.CVAE`,
-        :class:`~dgz.generators.CenterMapper` or :class:`~dgz.contrastive.ContrastiveWGANGP`, with its settings.
+        :class:`~dgz.generators.CenterMapper` or :class:`~dgz.generators.ContrastiveWGANGP`, with its settings.
     distribution : {"generated", "small", "large", "statistical"}
         Instance level: see :func:`~dgz.instances.synthesise`.
     n_per_class : int

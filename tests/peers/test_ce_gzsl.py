@@ -7,9 +7,9 @@ import pytest
 from sklearn.base import clone
 
 from dgz import DGZ
-from dgz.contrastive import ContrastiveWGANGP
 from dgz.data import GZSLData, load_numbers
 from dgz.errors import DGZError
+from dgz.generators import ContrastiveWGANGP
 from dgz.metrics import gzsl_scores
 from dgz.peers import CEGZSL
 

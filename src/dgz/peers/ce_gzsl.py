@@ -1,14 +1,13 @@
 """CE-GZSL (Han et al., CVPR 2021): generation and recognition in an embedding learned by contrast.
 
-In DGZ's terms: the generator comes with an embedding (:class:`~dgz.contrastive.ContrastiveWGANGP`), in whose space
+In DGZ's terms: the generator comes with an embedding (:class:`~dgz.generators.ContrastiveWGANGP`), in whose space
 pseudo rows spread and a linear softmax decides.
 """
 
 from typing import Any, Self
 
-from dgz.contrastive import ContrastiveWGANGP
 from dgz.errors import require_choice
-from dgz.generators import ClassGenerator
+from dgz.generators import ClassGenerator, ContrastiveWGANGP
 from dgz.peers.f_clswgan import SoftmaxMethod
 
 # Of the authors' answer to issue 2 of their repository. Batch sizes of AWA2 and SUN are from users' runs, not theirs.
@@ -28,7 +27,7 @@ class CEGZSL(SoftmaxMethod):
     classifier over all classes. Nothing is selected on test rows.
 
     Parameters are those of :class:`~dgz.peers.f_clswgan.SoftmaxMethod`; the generator is by default a
-    :class:`~dgz.contrastive.ContrastiveWGANGP`.
+    :class:`~dgz.generators.ContrastiveWGANGP`.
 
     Examples
     --------

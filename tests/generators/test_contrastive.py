@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, normalize
 
 import reference
-from dgz import contrastive, generators
-from dgz.contrastive import ContrastiveWGANGP, supervised_contrast
-from dgz.generators import GENERATORS, WGANGP
+from dgz.generators import GENERATORS, WGANGP, ContrastiveWGANGP, contrastive, wgan
+from dgz.generators.contrastive import supervised_contrast
 from dgz.training import Checkpoints, random_stream
 
 SMALL = settings(max_examples=60, deadline=None)
@@ -228,8 +227,8 @@ def test_all_steps_are_those_of_autograd(class_weight, monkeypatch):
     drawn, inputs, to_critic, draw = [], [], [], trainee.draw
     monkeypatch.setattr(trainee, "draw", lambda n: drawn.append(draw(n)) or drawn[-1])
     trainee.networks["generator"].register_forward_pre_hook(lambda net, values: inputs.append(values))
-    slopes = generators.critic_slopes
-    monkeypatch.setattr(generators, "critic_slopes", lambda *args: to_critic.append(args) or slopes(*args))
+    slopes = wgan.critic_slopes
+    monkeypatch.setattr(wgan, "critic_slopes", lambda *args: to_critic.append(args) or slopes(*args))
     for step in range(3):
         losses = trainee.step()
         (all_x, all_y), (all_z, all_noisy) = drawn[step], inputs[2 * step]

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import reference
-from dgz import generators
-from dgz.contrastive import ContrastiveWGANGP
 from dgz.errors import DGZError
-from dgz.generators import CVAE, GENERATORS, WGANGP, CenterMapper
+from dgz.generators import CVAE, GENERATORS, WGANGP, CenterMapper, ContrastiveWGANGP, base, wgan
 from dgz.nets import MLP
 from dgz.progress import Progress
 from dgz.training import Checkpoints, random_stream
@@ -61,7 +59,7 @@ def fit(generator, data, **options):
 def trainee_of(generator, data, monkeypatch):
     """What ``fit`` would train, before its first step."""
     caught = []
-    monkeypatch.setattr(generators, "train", lambda stage, trainee, *args, **kwargs: caught.append(trainee) or [])
+    monkeypatch.setattr(base, "train", lambda stage, trainee, *args, **kwargs: caught.append(trainee) or [])
     fit(generator, data)
     monkeypatch.undo()
     return caught[0]
@@ -79,8 +77,8 @@ def watch(net):
 
 def watch_critic(monkeypatch):
     """The arguments of every step of a critic from now on."""
-    calls, critic_slopes = [], generators.critic_slopes
-    monkeypatch.setattr(generators, "critic_slopes", lambda *args: calls.append(args) or critic_slopes(*args))
+    calls, critic_slopes = [], wgan.critic_slopes
+    monkeypatch.setattr(wgan, "critic_slopes", lambda *args: calls.append(args) or critic_slopes(*args))
     return calls
 
 
@@ -878,9 +876,9 @@ def test_the_judge_knows_the_seen_classes_alone_and_knows_them_well():
 
 @pytest.mark.parametrize(("n", "n_steps", "in_batch"), [(60, 1, 60), (250, 3, 100)])
 def test_the_judge_is_trained_as_in_the_released_scripts(n, n_steps, in_batch, monkeypatch):
-    data, calls, train = rows(), [], generators.train
+    data, calls, train = rows(), [], wgan.train
     data.x, data.y = (values.repeat(5, *([1] * (values.ndim - 1)))[:n] for values in (data.x, data.y))
-    monkeypatch.setattr(generators, "train", lambda *args, **kw: calls.append(args) or train(*args, **kw))
+    monkeypatch.setattr(wgan, "train", lambda *args, **kw: calls.append(args) or train(*args, **kw))
     judge = training_of(tiny(WGANGP, class_weight=0.1), data).judge
     assert [(stage, n_epochs) for stage, _, n_epochs in calls] == [("judge", 50)]
     assert judge.n_steps == n_steps
@@ -904,7 +902,7 @@ def test_the_judge_is_left_as_it_is_while_the_gan_trains():
 
 
 def test_there_is_no_judge_where_it_has_no_weight(monkeypatch):
-    monkeypatch.setattr(generators, "_Judge", None)  # calling it would break
+    monkeypatch.setattr(wgan, "_Judge", None)  # calling it would break
     assert training_of(tiny(WGANGP, class_weight=0.0), rows()).judge is None
 
 

@@ -1,6 +1,6 @@
 """CE-GZSL's generator: a Wasserstein GAN and an embedding in which classes are told apart, trained side by side.
 
-Right of the generators, of which it is one more. Rows of the classifier live in the embedding's space: ``embed`` takes
+Rows of the classifier live in the embedding's space: ``embed`` takes
 real ones there, and ``sample`` gives generated ones in it.
 """
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dgz.errors import require_at_least, require_count
-from dgz.generators import GENERATORS, WGANGP, NoiseUnit, _WGANTraining
+from dgz.generators.base import NoiseUnit
+from dgz.generators.wgan import WGANGP, WGANTraining
 from dgz.nets import Comparator, Embedding, initialise, pair_scores
 from dgz.training import Precision, Trainee, adam, descend, has_kernels, random_stream, set_rate
 
@@ -148,7 +149,7 @@ class ContrastiveWGANGP(WGANGP):
 _BLOCK = 65536  # rows embedded at a time
 
 
-class _ContrastiveTraining(_WGANTraining):
+class _ContrastiveTraining(WGANTraining):
     generator: ContrastiveWGANGP
 
     def __init__(
@@ -228,6 +229,3 @@ def supervised_contrast(points: Tensor, y: Tensor, temperature: float) -> Tensor
     loss = -log_share.masked_fill(~others, 0.0).sum(1) / n_others.clamp(min=1)
     has_others = n_others > 0
     return loss.sum() / has_others.sum().clamp(min=1)  # a point without others of its class adds nothing
-
-
-GENERATORS[ContrastiveWGANGP.__name__] = ContrastiveWGANGP

@@ -1,0 +1,28 @@
+"""CLASS LEVEL: where the features of a class lie, given its vector.
+
+In come training rows, their classes and the class vectors; out comes a trained generator, which places any class, seen
+or not: ``centers`` gives the middle of each class, ``sample`` rows around it. The instance level decides which of the
+two is used. Generators of rival methods are here too, so that any classifier can be put on any of them.
+"""
+
+from dgz.generators.base import ClassGenerator, NoiseUnit
+from dgz.generators.center import CenterMapper
+from dgz.generators.contrastive import ContrastiveWGANGP
+from dgz.generators.cvae import CVAE
+from dgz.generators.wgan import WGANGP, critic_slopes
+
+# By name: what the command line and files of models call them.
+GENERATORS: dict[str, type[ClassGenerator]] = {
+    kind.__name__: kind for kind in (WGANGP, CVAE, CenterMapper, ContrastiveWGANGP)
+}
+
+__all__ = [
+    "CVAE",
+    "GENERATORS",
+    "WGANGP",
+    "CenterMapper",
+    "ClassGenerator",
+    "ContrastiveWGANGP",
+    "NoiseUnit",
+    "critic_slopes",
+]
