@@ -27,6 +27,8 @@ ROOMS = [
     "classifier",
     "task",
     "estimator",
+    "trained",
+    "composed",
     "settings",
     "model",
     "many",

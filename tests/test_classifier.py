@@ -399,12 +399,12 @@ def test_infinity_that_a_relu_would_hide_is_found():
 
 def test_what_must_be_equal_to_train_at_once():
     shape = ClassifierTraining.shape_of(tiny(), 60)
-    alike = {"lambda_1": 3.0, "lambda_2": 3.0, "temperature": 0.5, "gate": "always"}
+    alike = {"lambda_1": 3.0, "lambda_2": 3.0, "temperature": 0.5, "gate": "always", "seen_ratio": 2.0}
     assert ClassifierTraining.shape_of(tiny(**alike), 52) == shape
     assert ClassifierTraining.shape_of(tiny(), 15) != shape  # too few rows to fill a batch
     apart = {
         "weights": "free", "loss": "plain", "d_hidden": 8, "n_epochs": 3, "learning_rate": 0.02, "lr_step": 1,
-        "batch_size": 9, "resample": True,
+        "batch_size": 9, "resample": True, "lr_factor": 0.5, "beta_1": 0.9, "weight_decay": 0.01,
     }  # fmt: skip
     assert {*alike, *apart} == set(tiny().get_params())
     for name, value in apart.items():
@@ -704,6 +704,7 @@ def test_scikit_learns_contract():
     changed = {
         "weights": "free", "loss": "incremental", "gate": "always", "lambda_1": 0.2, "lambda_2": 0.4, "temperature": 0.1,
         "d_hidden": 8, "n_epochs": 2, "learning_rate": 0.02, "lr_step": 1, "batch_size": 9, "resample": True,
+        "lr_factor": 0.5, "beta_1": 0.9, "weight_decay": 0.01, "seen_ratio": 3.0,
     }  # fmt: skip
     classifier = CosineClassifier(**changed)
     assert classifier.get_params() == changed == clone(classifier).get_params()

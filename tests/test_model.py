@@ -27,11 +27,21 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import reference
 from conftest import damage, tiny_parts
-from dgz import DGZ, classifier, generators
+from dgz import DGZ, classifier
 from dgz.classifier import CosineClassifier
 from dgz.data import GZSLData, load_numbers
 from dgz.errors import DataError, DGZError
-from dgz.generators import CVAE, WGANGP, CenterMapper, ClassGenerator, ContrastiveWGANGP
+from dgz.generators import (
+    CVAE,
+    WGANGP,
+    CenterMapper,
+    ClassGenerator,
+    ContrastiveWGANGP,
+    center,
+    contrastive,
+    cvae,
+    wgan,
+)
 from dgz.instances import synthesise
 from dgz.metrics import cacd, gzsl_scores
 from dgz.peers import CEGZSL, FCLSWGAN
@@ -427,6 +437,7 @@ def defaults(function: Any) -> dict[str, Any]:
 
 def test_defaults_are_those_of_the_stages() -> None:
     of_model, of_classifier, of_instances = defaults(DGZ), defaults(CosineClassifier), defaults(synthesise)
+    of_model |= {name: getattr(DGZ, name) for name in ("lr_factor", "beta_1", "weight_decay", "seen_ratio")}
     assert of_classifier.items() <= of_model.items()
     assert set(of_instances) == {"small_std", "large_std"}
     assert of_instances.items() <= of_model.items()
@@ -792,7 +803,7 @@ class InterruptionError(Exception):
 
 def count_updates(patch: pytest.MonkeyPatch, stage: str, break_at: int | None = None) -> list[int]:
     """Keep a list of a stage's updates of a network; number ``break_at`` of them is interrupted."""
-    module = {"generator": generators, "classifier": classifier}[stage]
+    modules = {"generator": (center, contrastive, cvae, wgan), "classifier": (classifier,)}[stage]
     calls: list[int] = []
 
     def counted(update: Callable[..., None]) -> Callable[..., None]:
@@ -804,8 +815,9 @@ def count_updates(patch: pytest.MonkeyPatch, stage: str, break_at: int | None = 
 
         return counting
 
-    for name in {"update", "descend"} & set(vars(module)):
-        patch.setattr(module, name, counted(getattr(module, name)))
+    for module in modules:
+        for name in {"update", "descend"} & set(vars(module)):
+            patch.setattr(module, name, counted(getattr(module, name)))
     return calls
 
 
@@ -1443,7 +1455,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"small_std": -1.0}, "small_std must be a number from 0 up"),
     ({"large_std": float("nan")}, "large_std must be a number from 0 up"),
     ({"weights": "gifted"}, "weights must be one of mapped, free, class_normalised, linear, found 'gifted'"),
-    ({"loss": "total"}, "loss must be one of revised, plain, incremental, found 'total'"),
+    ({"loss": "total"}, "loss must be one of revised, plain, incremental, adjusted, found 'total'"),
     ({"gate": "closed"}, "gate must be one of argmax_all, above_true, always, found 'closed'"),
     ({"lambda_1": -1.0}, "lambda_1 must be a number from 0 up, found -1.0"),
     ({"lambda_2": None}, "lambda_2 must be a number from 0 up, found None"),
@@ -1748,9 +1760,9 @@ def test_gaussian_rows_lie_round_the_generators_centers(make: Callable[..., DGZ]
         covariance = share**2 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     largest = np.sqrt(np.diag(covariance).max())
     assert largest > 1e-3
-    for label, center in zip([4, 1], centers, strict=True):
+    for label, middle in zip([4, 1], centers, strict=True):
         of_class = rows[y == label]
-        np.testing.assert_allclose(of_class.mean(axis=0), center, atol=6 * largest / n**0.5)
+        np.testing.assert_allclose(of_class.mean(axis=0), middle, atol=6 * largest / n**0.5)
         np.testing.assert_allclose(np.cov(of_class.T), covariance, atol=0.05 * largest**2)
 
 

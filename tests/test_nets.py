@@ -68,13 +68,13 @@ def slow_mlp(net, row):
             sum(w * v for w, v in zip(ws, row, strict=True)) + b
             for ws, b in zip(weight, layer.bias.tolist(), strict=True)
         ]
-    return [max(value, 0.0) for value in row] if net.relu_out else row
+    return [max(value, 0.0) for value in row] if net.out == "relu" else row
 
 
 @pytest.mark.parametrize("relu_out", [False, True])
 @pytest.mark.parametrize("widths", [[5], [6, 5], [7, 6, 5]])
 def test_mlp_is_its_layers_one_after_the_other(widths, relu_out):
-    net = filled(nets.MLP([2, 3], widths, relu_out=relu_out))
+    net = filled(nets.MLP([2, 3], widths, out="relu" if relu_out else "linear"))
     z, a = randn(9, 2), randn(9, 3, seed=2)
     out = net(z, a)
     assert out.shape == (9, 5)
@@ -104,7 +104,7 @@ def backpropagated(net, x, slope):
 @pytest.mark.parametrize("relu_out", [False, True])
 @pytest.mark.parametrize("widths", [[5], [6, 5], [7, 6, 5], [4, 7, 6, 5]])
 def test_backpropagation_is_autograds(widths, relu_out):
-    net = filled(nets.MLP([3], widths, relu_out=relu_out))
+    net = filled(nets.MLP([3], widths, out="relu" if relu_out else "linear"))
     x, target = randn(9, 3), randn(9, 5, seed=2)
     outputs = []
 
@@ -125,7 +125,7 @@ def test_backpropagation_is_autograds(widths, relu_out):
 @SMALL
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 5), st.booleans())
 def test_backpropagation_is_autograds_at_kinks_too(widths, d_in, n, relu_out):
-    net = filled(nets.MLP([d_in], widths, relu_out=relu_out))
+    net = filled(nets.MLP([d_in], widths, out="relu" if relu_out else "linear"))
     with torch.no_grad():
         for name, values in net.named_parameters():
             if name.endswith("bias"):
@@ -235,7 +235,7 @@ def test_a_critic_of_zeros_has_finite_slopes_in_float32():
 # --- Many at once.
 STACKED = {
     "one input": (lambda: nets.MLP([4], [6, 5]), [4]),
-    "two inputs": (lambda: nets.MLP([2, 4], [7, 6, 5], relu_out=True), [2, 4]),
+    "two inputs": (lambda: nets.MLP([2, 4], [7, 6, 5], out="relu"), [2, 4]),
     "free": (lambda: nets.FreeWeights(9, 5), [4]),
     "linear": (lambda: nets.LinearWeights(9, 4), [4]),  # and a bias
     "class-normalised": (lambda: nets.ClassNormalisedMapper(4, 6, 5), [4]),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from dgz.errors import require_at_least, require_choice, require_count
-from dgz.losses import GATES, Gate, Loss, loss_and_slope
+from dgz.losses import GATES, Gate, Loss, log_prior, loss_and_slope
 from dgz.metrics import TestRows
 from dgz.nets import (
     MLP,
@@ -72,8 +72,8 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         Where a class's weights come from: a mapping net of its vector, nowhere (a free row), or a mapping net with
         class normalisation. ``linear`` has a free row and a bias, and products with rows as they are instead of
         cosines: the softmax classifier of the methods before DGZ, with a temperature of 1.
-    loss : {"revised", "plain", "incremental"}
-        Eq. (8), plain cross-entropy, or Eq. (6).
+    loss : {"revised", "plain", "incremental", "adjusted"}
+        Eq. (8), plain cross-entropy, Eq. (6), or ZLA's: plain, of logits to which the classes' priors were added.
     gate : {"argmax_all", "above_true", "always"}
         See :func:`~dgz.losses.revised_cross_entropy`.
     lambda_1, lambda_2 : float
@@ -87,11 +87,17 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
     learning_rate : float
         Adam's.
     lr_step : int or None
-        Epochs after which the learning rate is divided by ten, again and again; None keeps it.
+        Epochs after which the learning rate is multiplied by ``lr_factor``, again and again; None keeps it.
     batch_size : int
         Rows per step.
     resample : bool
         Draw batches with all classes equally likely, instead of going through the rows.
+    lr_factor : float
+        What the learning rate is multiplied by after ``lr_step`` epochs.
+    beta_1, weight_decay : float
+        Adam's.
+    seen_ratio : float
+        Of the ``adjusted`` loss: how much likelier the seen classes are, together, than the unseen ones (r).
 
     Attributes
     ----------
@@ -116,6 +122,10 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         lr_step: int | None = 25,
         batch_size: int = 512,
         resample: bool = False,
+        lr_factor: float = 0.1,
+        beta_1: float = 0.5,
+        weight_decay: float = 0.0,
+        seen_ratio: float = 1.0,
     ) -> None:
         self.weights = weights
         self.loss = loss
@@ -129,6 +139,10 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         self.lr_step = lr_step
         self.batch_size = batch_size
         self.resample = resample
+        self.lr_factor = lr_factor
+        self.beta_1 = beta_1
+        self.weight_decay = weight_decay
+        self.seen_ratio = seen_ratio
 
     def fit(
         self,
@@ -182,8 +196,10 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         """Raise a sentence about the first setting that cannot be used."""
         for name, kinds in (("weights", Weights), ("loss", Loss), ("gate", Gate)):
             require_choice(getattr(self, name), kinds, name)
-        require_at_least(0, lambda_1=self.lambda_1, lambda_2=self.lambda_2)
+        require_at_least(0, lambda_1=self.lambda_1, lambda_2=self.lambda_2, weight_decay=self.weight_decay)
+        require_at_least(0, lr_factor=self.lr_factor, beta_1=self.beta_1)
         require_at_least(1e-12, temperature=self.temperature, learning_rate=self.learning_rate)
+        require_at_least(1e-12, seen_ratio=self.seen_ratio)
         require_count(n_epochs=self.n_epochs, batch_size=self.batch_size, d_hidden=self.d_hidden)
         require_count(lr_step=1 if self.lr_step is None else self.lr_step)
 
@@ -241,8 +257,9 @@ class ClassifierTraining(Trainee):
     @staticmethod
     def shape_of(classifier: CosineClassifier, n_rows: int) -> tuple[Any, ...]:
         """What must be equal for classifiers that are to be trained at once."""
-        same = ("weights", "loss", "d_hidden", "n_epochs", "learning_rate", "lr_step", "batch_size", "resample")
-        return (*(getattr(classifier, name) for name in same), min(classifier.batch_size, n_rows))
+        vary = ("lambda_1", "lambda_2", "temperature", "gate", "seen_ratio")
+        same = (value for name, value in classifier.get_params().items() if name not in vary)
+        return (*same, min(classifier.batch_size, n_rows))
 
     def _build(self, d_x: int) -> None:
         """The members' networks as one, and an optimizer that moves each member of it on its own."""
@@ -256,7 +273,9 @@ class ClassifierTraining(Trainee):
         self.networks = {"classifier": self.net}
         self.members = [member_of(self.net, k).train() for k in range(len(starts))]
         by_parameter = list(zip(*(member.parameters() for member in self.members), strict=True))
-        self.optimizer = adam(chain(*by_parameter), self.kind.learning_rate)
+        kind = self.kind
+        options: dict[str, Any] = {"betas": (kind.beta_1, 0.999), "weight_decay": kind.weight_decay}
+        self.optimizer = adam(chain(*by_parameter), kind.learning_rate, **options)
         self.optimizers = {"classifier": self.optimizer}
         self.moving = []
         for parameter, views in zip(self.net.parameters(), by_parameter, strict=True):
@@ -283,12 +302,19 @@ class ClassifierTraining(Trainee):
         self.lambda_1, self.lambda_2, self.temperature = map(numbers, ("lambda_1", "lambda_2", "temperature"))
         gates = [GATES.index(member.gate) for member in self.classifiers]
         self.gate = torch.tensor(gates, dtype=torch.int32, device=device)
+        self.prior = None
+        if self.kind.loss == "adjusted":
+            ratios = [member.seen_ratio for member in self.classifiers]
+            pairs = zip(self.rows, ratios, strict=True)
+            self.prior = torch.stack([log_prior(self.y[rows], self.seen, ratio) for rows, ratio in pairs])
 
     def _fused_step(self) -> "MappedClassifierStep | None":
         """The step as fused kernels, where there are such."""
         if not isinstance(self.net, MLP) or not has_kernels(self.x.device):
             return None
         if not in_range(self.precision, self.attributes):
+            return None
+        if self.kind.loss == "adjusted" or self.kind.weight_decay or self.kind.beta_1 != 0.5:
             return None
         from dgz.kernels import MOST_CLASSES, MOST_FEATURES, MOST_ROWS, MappedClassifierStep
 
@@ -368,7 +394,8 @@ class ClassifierTraining(Trainee):
     def begin_epoch(self, epoch: int) -> None:
         """Let the learning rate sink."""
         every = self.kind.lr_step
-        set_rate(self.optimizer, self.kind.learning_rate * (0.1 ** ((epoch - 1) // every) if every else 1.0))
+        n_times = (epoch - 1) // every if every else 0
+        set_rate(self.optimizer, self.kind.learning_rate * self.kind.lr_factor**n_times)
 
     def shuffle(self) -> None:
         """Draw the rows of each step."""
@@ -413,8 +440,9 @@ class ClassifierTraining(Trainee):
         norms = torch.linalg.vector_norm(weights, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float))
         norms = norms.clamp(min=1e-12)
         unit = weights if is_linear else weights / norms
+        logits = x @ unit.mT / self.temperature[:, None, None]
         loss, slope = loss_and_slope(
-            x @ unit.mT / self.temperature[:, None, None],
+            logits if self.prior is None else logits + self.prior[:, None],
             y,
             self.seen,
             loss=self.kind.loss,

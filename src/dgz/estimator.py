@@ -2,22 +2,34 @@
 
 In come features, labels and class vectors as a user has them (arrays, mappings, DataFrames; any labels); out come the
 class list with its vectors, and predictions over all classes, over some of them, or with a penalty on the seen ones.
+A fitted model is a folder of JSON and safetensors.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dgz.data import AttributeScaler, FeatureScaler
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
-from dgz.errors import DGZError, require_count
+from dgz.errors import DataError, DGZError, one_line, require_choice, require_count
+from dgz.files import read_document, write_folder, write_json
 
 Labels = npt.NDArray[Any]
+Arrays = dict[str, npt.NDArray[Any]]
+_VERSION = 1
+_HEADER, _TENSORS = "model.json", "model.safetensors"
+_SCALERS = ("scaler/", "attribute_scaler/")
+_LEARNED_BY_SCALERS = ("min_", "mean_", "scale_")
+Scaler = TypeVar("Scaler", FeatureScaler, AttributeScaler)
 _BLOCK, _MOST_SCORES = 4096, 2**24  # rows and scores at a time in predicting: rows × classes is never whole in memory
 
 
@@ -82,10 +94,35 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     _learned_last: str  # name of what ``fit`` sets at its end: without it, a model is not fitted
     temperature: float = 1.0  # what divides scores before the softmax of predict_proba
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings published for a data set, by its name
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        """The method with the settings published for a data set.
+
+        Parameters
+        ----------
+        name : str
+            A key of ``presets``, such as ``CUB``; ``CUB/att`` where class vectors of another kind have their own.
+        **overrides
+            Other parameters, and those of a part as ``generator__n_epochs=…``.
+        """
+        known = {key.upper(): chosen for key, chosen in cls.presets.items()}
+        require_choice(name.upper(), tuple(known), "preset")
+        model = cls._with_parts().set_params(**known[name.upper()])
+        return model.set_params(**overrides)  # type: ignore[no-any-return]
+
+    @classmethod
+    def _with_parts(cls) -> Self:
+        """The method with its default settings, and with its parts in place, whose settings can then be changed."""
+        return cls()
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments as JSON has them; those of a part that is an estimator itself, with its kind."""
         return {name: as_json(value) for name, value in self.get_params(deep=False).items()}
+
+    def check(self) -> None:
+        """Raise a sentence about the first setting that cannot be used; ``fit`` does so before any work."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, self._learned_last)
@@ -177,6 +214,97 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             probabilities[block] = np.take_along_axis(softmax(scores / self.temperature, axis=1), best, axis=1)
         return labels, probabilities
 
+    # --- Files.
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted model to a folder, whole or not at all: ``model.json`` and ``model.safetensors``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from dgz import DGZ, load_numbers
+        >>> data = load_numbers(0)
+        >>> model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1)
+        >>> folder = Path(tempfile.mkdtemp()) / "model"
+        >>> model.fit(data.x_train, data.y_train, data.attributes).save(folder)
+        >>> twin = DGZ.load(folder)
+        >>> bool((twin.predict(data.x_test_seen) == model.predict(data.x_test_seen)).all())
+        True
+        """
+        check_is_fitted(self)
+        header, arrays = self._learned()
+        header = {
+            "format": "dgz-model",
+            "version": _VERSION,
+            "method": type(self).__name__,
+            "params": self._settings_in_use(),
+            "feature_names": getattr(self, "feature_names_in_", np.empty(0)).tolist(),
+            "classes": self.classes_.tolist(),
+            "seen": self.seen_.tolist(),
+            "n_features": self.n_features_in_,
+            **header,
+        }
+        arrays = {"attributes": self.attributes_, **arrays}
+        with write_folder(folder, overwrite=overwrite) as place:
+            try:
+                save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, place / _TENSORS)
+            except SafetensorError as error:  # a full disk, as its Rust side reports it
+                raise DGZError(f"{folder} could not be written: {error}.") from error
+            write_json(place / _HEADER, header)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a model's folder; one that is truncated, foreign or from a newer version is refused with a sentence."""
+        folder = Path(folder)
+        if (method := saved_method(folder)) != cls.__name__:
+            raise DGZError(f"{folder} holds a {method}, which is read by {method}.load and not by {cls.__name__}.load.")
+        header = read_document(folder / _HEADER, "model", _VERSION)
+        try:
+            arrays = load_file(folder / _TENSORS)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{folder / _TENSORS} cannot be read: {error}.") from error
+        try:
+            return cls._of_file(header, arrays)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
+            raise DataError(f"{folder} is broken: {one_line(error)}.") from error
+
+    @classmethod
+    def _of_file(cls, header: dict[str, Any], arrays: Arrays) -> Self:
+        model = cls._of_settings(header["params"])
+        if header["feature_names"]:
+            model.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+        model.classes_ = np.array(header["classes"])
+        if model.classes_.dtype == object or not np.array_equal(model.classes_, np.unique(model.classes_)):
+            raise DGZError("its classes are not a sorted list of different labels")
+        model.seen_ = np.array(header["seen"], dtype=bool)
+        model.attributes_ = arrays["attributes"]
+        if model.attributes_.ndim != 2 or not len(model.classes_) == len(model.seen_) == len(model.attributes_):
+            raise DGZError("its classes, vectors and weights do not fit together")
+        model.n_features_in_ = int(header["n_features"])
+        model._relearn(header, arrays)
+        return model
+
+    @classmethod
+    def _of_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """The unfitted method with settings as JSON has them."""
+        return cls(**settings)
+
+    def _settings_in_use(self) -> dict[str, Any]:
+        """The settings behind what was learned, which ``set_params`` may have moved away from since."""
+        return self.settings()
+
+    @abstractmethod
+    def _learned(self) -> tuple[dict[str, Any], Arrays]:
+        """What ``fit`` learned beside the classes, for a file: numbers and words as JSON has them, and arrays."""
+
+    @abstractmethod
+    def _relearn(self, header: Mapping[str, Any], arrays: Arrays) -> None:
+        """Take over what :meth:`_learned` gave, from a file that may be broken: any ValueError or KeyError says so."""
+
+    def count_parameters(self) -> int:
+        """How many numbers were learned."""
+        arrays = self._learned()[1]
+        return sum(values.size for name, values in arrays.items() if not name.startswith(_SCALERS))
+
     def _positions(self, classes: Any) -> Ints:
         classes = np.unique(np.asarray(classes))
         if not len(classes):
@@ -187,8 +315,38 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(np.searchsorted(self.classes_, classes))
 
 
+def saved_method(folder: str | Path) -> str:
+    """Name of the class whose model is in a folder."""
+    if not (Path(folder) / _HEADER).is_file():
+        raise DGZError(f"{folder} is not a model: it has no {_HEADER}.")
+    return str(read_document(Path(folder) / _HEADER, "model", _VERSION).get("method", "DGZ"))
+
+
+def scaler_arrays(part: str, scaler: FeatureScaler | AttributeScaler) -> Arrays:
+    """What a scaler learned, by names for a file: ``part`` is ``scaler`` or ``attribute_scaler``."""
+    return {f"{part}/{name}": getattr(scaler, name) for name in _LEARNED_BY_SCALERS if hasattr(scaler, name)}
+
+
+def restore_scaler(part: str, scaler: Scaler, width: int, arrays: Arrays) -> Scaler:
+    """Give a scaler of rows of some ``width`` what :func:`scaler_arrays` put into a file."""
+    scaler.fit(np.zeros((1, width)))
+    for name in _LEARNED_BY_SCALERS:
+        if hasattr(scaler, name):
+            setattr(scaler, name, shaped(arrays, f"{part}/{name}", width))
+    return scaler
+
+
+def shaped(arrays: Arrays, name: str, *shape: int) -> npt.NDArray[Any]:
+    """An array of a file, which must have a given shape."""
+    if arrays[name].shape != shape:
+        raise DGZError(f"{name} has the shape {arrays[name].shape}")
+    return arrays[name]
+
+
 def as_json(value: Any) -> Any:
     """A setting as JSON has it: a part that is an estimator becomes its kind and its own settings."""
+    if isinstance(value, Mapping):
+        return {name: as_json(part) for name, part in value.items()}
     if hasattr(value, "get_params"):
         inner = {name: as_json(part) for name, part in value.get_params(deep=False).items()}
         return {"kind": type(value).__name__, **inner}

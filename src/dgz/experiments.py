@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from dgz.composed import ComposedMethod
 from dgz.data import GZSLData
 from dgz.data.dataset import listing
 from dgz.errors import DGZError
@@ -23,9 +24,9 @@ from dgz.estimator import GZSLClassifier
 from dgz.files import read_json, write_json
 from dgz.many import fit_many
 from dgz.metrics import gzsl_scores
-from dgz.model import DGZ
 from dgz.observations import generation, gradients, projection
 from dgz.records import Record, is_finished, oracle, read_record, write_record
+from dgz.trained import TrainedMethod
 
 _CONFIG, _CHECKPOINTS, _MODEL, _RECORD = "config.json", "checkpoints", "model", "record.json"
 _GENERATOR_ROWS = 40  # of a record's curve: enough to draw it
@@ -52,7 +53,7 @@ def run(
 ) -> Record:
     """Fit a method on the training rows, score it on the test rows, and record both.
 
-    A :class:`~dgz.DGZ` learns the classes by their names, is scored on the test rows after every epoch, and is saved.
+    It learns the classes by their names and is saved; one that is trained is scored on the test rows after every epoch.
     Data without test rows of both seen and unseen classes gives a model all the same, and a record without scores.
 
     Parameters
@@ -71,9 +72,9 @@ def run(
     overwrite : bool
         Replace the run in ``folder``.
     evaluate_every : int
-        See :meth:`DGZ.fit`.
+        See :meth:`DGZ.fit`; of methods with a generator.
     observe : mapping of str to mapping
-        What else to record of a :class:`~dgz.DGZ`: names of ``OBSERVATIONS``, and the options of each.
+        What else to record of a method with a generator: names of ``OBSERVATIONS``, and the options of each.
 
     Raises
     ------
@@ -121,7 +122,7 @@ def run_many(
     generator_rows: Any = None,
     checkpoint_folder: str | Path | None = None,
 ) -> list[Record]:
-    """Do what :func:`run` does for each of many methods, with all that are a :class:`~dgz.DGZ` trained at once.
+    """Do what :func:`run` does for each of many methods, with all that have a generator trained at once.
 
     See :func:`~dgz.fit_many`. What is trained together keeps no checkpoints: such a run is finished, or as good as
     none. One that has checkpoints already goes on alone.
@@ -154,6 +155,7 @@ def run_many(
     Examples
     --------
     >>> from dgz.data import load_numbers
+    >>> from dgz import DGZ
     >>> models = [DGZ.without_generator(lambda_1=value, n_epochs=1, generator__n_epochs=1) for value in (0.5, 1.0)]
     >>> [record.params["lambda_1"] for record in run_many(models, load_numbers(0))]
     [0.5, 1.0]
@@ -172,8 +174,9 @@ def run_many(
     wanted = [NOTHING] * len(models) if observe is None else list(observe)
     options = {"generator_rows": generator_rows, "checkpoint_folder": checkpoint_folder}
     is_special = any(value is not None for value in options.values())
-    together = {k: model for k in left if isinstance(model := models[k], DGZ) and not _has_checkpoints(places[k])}
-    if len(together) > 1 or is_special:  # of a single one, the time is known and checkpoints can be kept
+    composed = {k: model for k in left if isinstance(model := models[k], ComposedMethod)}
+    together = {k: model for k, model in composed.items() if not _has_checkpoints(places[k])}
+    if len(together) > 1 or (together and is_special):  # of a single one, the time is known and checkpoints can be kept
         seconds, broken = _fit_together(list(together.values()), data, **options)
         for k, model in together.items():
             if broken is not None and not _is_fitted(model):
@@ -194,11 +197,19 @@ def run_many(
     return done
 
 
-def _fit_together(models: Sequence[DGZ], data: GZSLData, **options: Any) -> tuple[dict[str, float], DGZError | None]:
+def _fit_together(
+    models: Sequence[ComposedMethod], data: GZSLData, **options: Any
+) -> tuple[dict[str, float], DGZError | None]:
     """Fit models at once; gives the time that took, and the error where some broke, which are then not fitted."""
     start, broken = time.perf_counter(), None
     try:
-        fit_many(models, **_by_name(data), **options, verbose=any(model.verbose for model in models))
+        fit_many(
+            models,
+            **_by_name(data),
+            test=data if _is_tested(data) else None,
+            **options,
+            verbose=any(model.verbose for model in models),
+        )
     except DGZError as error:
         broken = error
     return {"fit_together": time.perf_counter() - start, "fitted_together": len(models)}, broken
@@ -215,11 +226,12 @@ def _run_alone(
     """Fit one method, from its checkpoints where there are such, and conclude its run."""
     resumed = _has_checkpoints(place)
     start = time.perf_counter()
-    if isinstance(model, DGZ):
-        checkpoints = place and place / _CHECKPOINTS
-        model.fit(**_by_name(data), evaluate_every=evaluate_every, checkpoint_folder=checkpoints)
-    else:
-        model.fit(data.x_train, data.y_train, data.attributes)
+    known = _by_name(data)
+    if isinstance(model, TrainedMethod):
+        known |= {"test": data if _is_tested(data) else None, "checkpoint_folder": place and place / _CHECKPOINTS}
+    if evaluate_every:
+        known["evaluate_every"] = evaluate_every
+    model.fit(**known)
     seconds = {"fit_resumed" if resumed else "fit": time.perf_counter() - start}
     return _conclude(model, data, place, selection, observe, seconds)
 
@@ -235,7 +247,7 @@ def _conclude(
     """Score a fitted method, and keep everything about its run; ``seconds`` is what training took."""
     start = time.perf_counter()
     scores = _rounded(gzsl_scores(model, data).to_dict(max_points=100)) if _is_tested(data) else {}
-    wanted = observe if isinstance(model, DGZ) else NOTHING
+    wanted = observe if isinstance(model, ComposedMethod) else NOTHING
     observed = {name: OBSERVATIONS[name](model, data, **options) for name, options in wanted.items()}
     scores |= observed.pop("generation", {})
     evaluated = time.perf_counter() - start
@@ -256,24 +268,23 @@ def _conclude(
         oracle=oracle(history),
         curve=_columns(history),
         observed=observed,
+        n_parameters=model.count_parameters(),
         seconds={**seconds, "evaluate": evaluated},
         device=f"CPU ({platform.machine()})" if device == "cpu" else device,
     )
     if place is not None:
-        if isinstance(model, DGZ):
-            model.save(place / _MODEL, overwrite=True)
+        model.save(place / _MODEL, overwrite=True)
         write_record(record, place)
         shutil.rmtree(place / _CHECKPOINTS, ignore_errors=True)
     return record
 
 
 def _by_name(data: GZSLData) -> dict[str, Any]:
-    """What a DGZ is fitted on: names are what its predictions are, and what classes are added by."""
+    """What a method is fitted on: names are what its predictions are, and what classes are added by."""
     return {
         "X": data.x_train,
         "y": np.array(data.class_names)[data.y_train],
         "attributes": dict(zip(data.class_names, data.attributes, strict=True)),
-        "test": data if _is_tested(data) else None,
     }
 
 
@@ -317,8 +328,7 @@ def _claim(
 ) -> None:
     """Make folders ready for runs; where one cannot be, say why before anything in any of them has changed."""
     for model in models:
-        if isinstance(model, DGZ):
-            model.check()  # before the run that it would replace is gone
+        model.check()  # before the run that it would replace is gone
     claims = [
         (place, _config(model, data, evaluate_every))
         for model, place in zip(models, places, strict=True)

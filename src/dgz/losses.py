@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 Gate = Literal["argmax_all", "above_true", "always"]
-Loss = Literal["revised", "plain", "incremental"]
+Loss = Literal["revised", "plain", "incremental", "adjusted"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
 
@@ -111,6 +111,27 @@ def _share(logits: Tensor, y: Tensor, seen: Tensor, lambda_2: float | Tensor) ->
     return torch.where(seen[y], torch.ones_like(weight), weight)
 
 
+def log_prior(y: Tensor, seen: Tensor, seen_ratio: float) -> Tensor:
+    r"""How likely each class is before a row is seen, as ZLA has it (Chen et al., IJCAI 2022): logarithms (C,).
+
+    The seen classes together are r times as likely as the unseen ones. Among them a class is as likely as its share of
+    the rows; among the unseen ones all are equally likely. Added to the logits in training alone, it lets the loss take
+    care of the imbalance that the logits would otherwise learn.
+
+    Takes the classes y (n,) of the training rows, generated ones included, seen (C,) bool, and r.
+
+    Examples
+    --------
+    >>> log_prior(torch.tensor([0, 0, 0, 1, 2]), torch.tensor([True, True, False]), seen_ratio=3.0).exp()
+    tensor([0.5625, 0.1875, 0.2500])
+    """
+    counts = torch.bincount(y, minlength=len(seen)).double()
+    of_seen = counts * seen
+    within = torch.where(seen, of_seen / of_seen.sum(), 1 / (~seen).sum())
+    group = torch.where(seen, seen_ratio, 1.0) / (1 + seen_ratio)
+    return (within * group).clamp(min=1e-30).log().float()
+
+
 def loss_and_slope(
     logits: Tensor,
     y: Tensor,
@@ -130,8 +151,8 @@ def loss_and_slope(
     ----------
     logits, y, seen
         As in :func:`revised_cross_entropy`.
-    loss : {"revised", "plain", "incremental"}
-        Eq. (8), Eq. (2) or Eq. (6).
+    loss : {"revised", "plain", "incremental", "adjusted"}
+        Eq. (8), Eq. (2), Eq. (6), or Eq. (2) again for logits to which :func:`log_prior` was added.
     lambda_1, lambda_2 : float, or tensor that broadcasts with (…, n)
     gate : Gate, or integers (…)
         By number where it differs between leading indices: its place in ``GATES``.

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from dgz.classifier import ClassifierTraining, CosineClassifier
+from dgz.composed import ComposedMethod
 from dgz.errors import DataError, DGZError
 from dgz.estimator import as_json
 from dgz.generators import ClassGenerator
-from dgz.model import DGZ
 from dgz.task import Task
 from dgz.training import Checkpoints, fingerprint
 
@@ -25,7 +25,7 @@ _MOST_MEMBERS = 64  # trained at once: more would gain no time, and take memory
 
 
 def fit_many(
-    models: Iterable[DGZ],
+    models: Iterable[ComposedMethod],
     X: Any,
     y: Any,
     attributes: Any = None,
@@ -34,7 +34,7 @@ def fit_many(
     generator_rows: Any = None,
     checkpoint_folder: str | Path | None = None,
     verbose: bool = False,
-) -> list[DGZ]:
+) -> list[ComposedMethod]:
     """Fit several models on the same rows, with as much of it done at once as can be.
 
     Each becomes what its own ``fit`` would have made of it, up to rounding. A generator that several share (the same
@@ -44,7 +44,8 @@ def fit_many(
 
     Parameters
     ----------
-    models : iterable of DGZ
+    models : iterable of ComposedMethod
+        :class:`~dgz.DGZ`, or a rival that is composed of the same three parts.
         Fitted in place.
     X, y, attributes, test
         As in :meth:`DGZ.fit`.
@@ -58,7 +59,7 @@ def fit_many(
 
     Returns
     -------
-    list of DGZ
+    list of ComposedMethod
         The models.
 
     Raises
@@ -75,7 +76,7 @@ def fit_many(
     (100,)
     """
     models = list(models)
-    alike: dict[tuple[Any, ...], list[DGZ]] = {}
+    alike: dict[tuple[Any, ...], list[ComposedMethod]] = {}
     for model in models:
         model.check()
     for model in models:
@@ -95,13 +96,13 @@ def fit_many(
     return models
 
 
-def generator_key(model: DGZ, seed: int) -> str:
+def generator_key(model: ComposedMethod, seed: int) -> str:
     """The same text for models whose ``fit`` would train the same generator with that seed."""
     return json.dumps([as_json(model._new_generator()), seed], default=str)
 
 
 def _fit_alike(
-    models: list[DGZ],
+    models: list[ComposedMethod],
     X: Any,
     y: Any,
     attributes: Any,
@@ -109,17 +110,17 @@ def _fit_alike(
     generator_rows: Any,
     checkpoint_folder: Path | None,
     verbose: bool,
-) -> list[DGZ]:
+) -> list[ComposedMethod]:
     """Fit models that see the same numbers on the same device; gives those whose training broke."""
     leader = models[0]
     X, positions = leader._take(X, y, attributes)
     task = leader._prepare(X, positions, test)
     learned = {name: value for name, value in vars(leader).items() if name.endswith("_") and name != "seed_"}
     chosen = slice(None) if generator_rows is None else torch.as_tensor(generator_rows, device=task.x.device)
-    broken: list[DGZ] = []
+    broken: list[ComposedMethod] = []
     generators: dict[str, ClassGenerator | None] = {}
     spaces: dict[str, _Space] = {}
-    batches: dict[tuple[Any, ...], list[tuple[DGZ, CosineClassifier, Tensor]]] = {}
+    batches: dict[tuple[Any, ...], list[tuple[ComposedMethod, CosineClassifier, Tensor]]] = {}
     for model in models:
         if model is not leader:
             model.__dict__.pop("feature_names_in_", None)  # of rows it may have been fitted on before
@@ -158,7 +159,7 @@ def _fit_alike(
         # A generator with a space of its own has rows that are no one else's.
         place = key if trained.embeds else ""
         if place not in spaces:
-            spaces[place] = _Space(task.embedded(trained))
+            spaces[place] = _Space(task.embedded(trained, model.seed_))
         rows, classifier = spaces[place].rows_of(model, key), model._new_classifier()
         shape = (place, ClassifierTraining.shape_of(classifier, len(rows)))
         batches.setdefault(shape, []).append((model, classifier, rows))
@@ -192,7 +193,7 @@ class _Space:
         self.x, self.y = [task.x], [task.y]
         self.pools: dict[str, tuple[int, int]] = {}  # where each set of pseudo rows is
 
-    def rows_of(self, model: DGZ, generator: str) -> Tensor:
+    def rows_of(self, model: ComposedMethod, generator: str) -> Tensor:
         """Numbers of the rows that a model learns from; pseudo rows are made by its generator unless they are there."""
         key = generator + str([model.distribution, model.n_per_class, model.small_std, model.large_std])
         if key not in self.pools:

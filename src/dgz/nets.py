@@ -8,7 +8,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, linear, normalize, pad
 
 Net = TypeVar("Net", bound=nn.Module)
+Out = Literal["linear", "relu", "sigmoid"]
+Start = Literal["normal", "xavier", "pytorch"]
 SLOPE = 0.2  # of every leaky ReLU, as in f-CLSWGAN, whose settings the paper takes over
 
 
@@ -48,7 +50,7 @@ class BlockLinear(nn.Module):
 
 
 class MLP(nn.Module):
-    """A multi-layer perceptron over one or several inputs, leaky ReLU between its layers.
+    """A multi-layer perceptron over one or several inputs, (leaky) ReLU between its layers.
 
     Parameters
     ----------
@@ -56,8 +58,10 @@ class MLP(nn.Module):
         Widths of the inputs.
     widths : sequence of int
         Widths of the hidden layers and of the output.
-    relu_out : bool
-        Whether outputs below 0 become 0.
+    out : {"linear", "relu", "sigmoid"}
+        What becomes of the last layer's values.
+    slope : float
+        Of the ReLUs below 0; 0 makes them plain ones.
 
     Examples
     --------
@@ -66,24 +70,39 @@ class MLP(nn.Module):
     torch.Size([7, 5])
     """
 
-    def __init__(self, d_inputs: Sequence[int], widths: Sequence[int], *, relu_out: bool = False) -> None:
+    def __init__(
+        self, d_inputs: Sequence[int], widths: Sequence[int], *, out: Out = "linear", slope: float = SLOPE
+    ) -> None:
         super().__init__()
         self.first = BlockLinear(d_inputs, widths[0])
         self.rest = nn.ModuleList(BlockLinear([d_in], d_out) for d_in, d_out in pairwise(widths))
-        self.relu_out = relu_out
+        self.out, self.slope = out, slope
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Inputs (n, d_in) each, to (n, d_out)."""
-        out = self.first(*inputs)
-        for layer in self.rest:
-            out = layer(leaky_relu(out, SLOPE))
-        return cast(Tensor, out.relu() if self.relu_out else out)
+        return self.finish(self.begin(*inputs)) if self.rest else self._end(self.first(*inputs))
+
+    def begin(self, *inputs: Tensor) -> Tensor:
+        """The values (n, d_hidden) of the first hidden layer."""
+        return leaky_relu(self.first(*inputs), self.slope)
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """The output (n, d_out) for values of the first hidden layer."""
+        *between, last = self.rest
+        for layer in between:
+            hidden = leaky_relu(layer(hidden), self.slope)
+        return self._end(last(hidden))
+
+    def _end(self, out: Tensor) -> Tensor:
+        if self.out == "sigmoid":
+            return out.sigmoid()
+        return out.relu() if self.out == "relu" else out
 
     @torch.no_grad()
     def backpropagate(
         self, values: Tensor, slope: Callable[[Tensor], Tensor], gradients: Mapping[Tensor, Tensor]
     ) -> None:
-        """Write the gradients of a loss in all parameters into given buffers; for a network of one input.
+        """Write the gradients of a loss in all parameters into given buffers; for one input and no sigmoid at the end.
 
         What autograd would do, but with rows as columns and into the same memory every time: on a CPU the products are
         a quarter faster like that, and no time is lost on fresh pages for gradients of many megabytes.
@@ -105,10 +124,10 @@ class MLP(nn.Module):
         for layer, weight in zip(layers, weights, strict=True):
             inputs.append(values.to(dtype))
             out = torch.addmm(layer.bias[:, None], weight, inputs[-1])
-            values = leaky_relu(out, SLOPE)
-        out = out.relu_() if self.relu_out else out
+            values = leaky_relu(out, self.slope)
+        out = out.relu_() if self.out == "relu" else out
         back = slope(out).to(out.dtype)
-        if self.relu_out:
+        if self.out == "relu":
             back = back.masked_fill(out == 0, 0.0)
         for layer, weight, values in zip(reversed(layers), reversed(weights), reversed(inputs), strict=True):
             of_weights = gradients[layer.blocks[0]]
@@ -119,7 +138,7 @@ class MLP(nn.Module):
             gradients[layer.bias].copy_(back.sum(1))
             if layer is not self.first:
                 back = weight.T @ back
-                back = torch.where(values > 0, back, SLOPE * back)
+                back = torch.where(values > 0, back, self.slope * back)
 
 
 class Critic(nn.Module):
@@ -332,10 +351,41 @@ def _with_values(net: Net, values: Sequence[Tensor]) -> Net:
     return twin
 
 
-def initialise(net: Net, rng: torch.Generator) -> Net:
-    """Fill a network's parameters from ``rng``: weights from N(0, 0.02²), biases zero (f-CLSWGAN's choice)."""
+def drop(values: Tensor, share: float, rng: torch.Generator) -> Tensor:
+    """Dropout: a random ``share`` of the values becomes zero, and the others grow so that the mean stays.
+
+    Examples
+    --------
+    >>> drop(torch.ones(4), 0.5, torch.Generator().manual_seed(0)).unique()
+    tensor([0., 2.])
+    """
+    if not share:
+        return values
+    kept = torch.rand(values.shape, generator=rng, device=values.device) >= share
+    return values * kept / (1 - share)
+
+
+def initialise(net: Net, rng: torch.Generator, start: Start = "normal", gain: float = 1.0) -> Net:
+    """Fill a network's parameters from ``rng``.
+
+    Parameters
+    ----------
+    net : Module
+    rng : torch.Generator
+    start : {"normal", "xavier", "pytorch"}
+        ``normal``: weights from N(0, 0.02²), biases zero (f-CLSWGAN's choice). ``xavier``: weights uniform with the
+        variance 2 / (d_in + d_out), biases zero. ``pytorch``: both uniform in ± 1 / √d_in, as its layers start.
+    gain : float
+        Of ``xavier``: what the standard deviation is multiplied by.
+    """
     with torch.no_grad():
-        for name, values in net.named_parameters():
+        for layer in [part for part in net.modules() if isinstance(part, BlockLinear)] if start != "normal" else []:
+            d_in, d_out = sum(block.shape[1] for block in layer.blocks), len(layer.bias)
+            bound = gain * math.sqrt(6 / (d_in + d_out)) if start == "xavier" else d_in**-0.5
+            for block in layer.blocks:
+                block.uniform_(-bound, bound, generator=rng)
+            layer.bias.uniform_(-bound, bound, generator=rng) if start == "pytorch" else layer.bias.zero_()
+        for name, values in net.named_parameters() if start == "normal" else ():
             if name.endswith("bias"):
                 values.zero_()
             else:

@@ -15,27 +15,27 @@ import torch
 from torch import Tensor
 
 from dgz.classifier import prepared
+from dgz.composed import ComposedMethod
 from dgz.data import GZSLData
 from dgz.data.dataset import Floats, Ints
 from dgz.errors import DGZError, require_count
 from dgz.generators import WGANGP
 from dgz.losses import cross_entropy, incremental_cross_entropy, incremental_gradient, pull_and_push
 from dgz.metrics import cacd, class_ids, class_means, cmmd
-from dgz.model import DGZ
 from dgz.training import one_thread, random_stream
 
 Points = dict[str, list[float]]
 
 
 # --- Class level and instance level against the real rows.
-def generation(model: DGZ, data: GZSLData, *, random_state: int = 0) -> dict[str, float]:
+def generation(model: ComposedMethod, data: GZSLData, *, random_state: int = 0) -> dict[str, float]:
     """How close generated rows of unseen classes come to the real test rows: CMMD, Eq. (1), and CACD, Eq. (A.2).
 
     Both are taken in the space in which the classifier works, over the unseen classes that have test rows.
 
     Parameters
     ----------
-    model : DGZ
+    model : ComposedMethod
         Fitted.
     data : GZSLData
         With test rows of unseen classes.
@@ -72,13 +72,13 @@ def generation(model: DGZ, data: GZSLData, *, random_state: int = 0) -> dict[str
 
 
 def projection(
-    model: DGZ, data: GZSLData, n_classes: int = 10, n_rows: int = 40, random_state: int = 0
+    model: ComposedMethod, data: GZSLData, n_classes: int = 10, n_rows: int = 40, random_state: int = 0
 ) -> dict[str, Any]:
     """Real and generated rows of unseen classes on one map, Fig. 2: t-SNE of both together.
 
     Parameters
     ----------
-    model : DGZ
+    model : ComposedMethod
         Fitted.
     data : GZSLData
         With test rows of unseen classes.
@@ -118,7 +118,7 @@ def projection(
 
 
 # --- What moves the classifier's weights.
-def gradients(model: DGZ, data: GZSLData, *, n_rows: int = 2000, random_state: int = 0) -> dict[str, float]:
+def gradients(model: ComposedMethod, data: GZSLData, *, n_rows: int = 2000, random_state: int = 0) -> dict[str, float]:
     """What moves the weights of a trained classifier: Proposition 1, Eq. (6) and Eq. (7) in numbers.
 
     The gradient is that of the training rows and of generated rows of the unseen classes, as the classifier has them,
@@ -126,7 +126,7 @@ def gradients(model: DGZ, data: GZSLData, *, n_rows: int = 2000, random_state: i
 
     Parameters
     ----------
-    model : DGZ
+    model : ComposedMethod
         Fitted.
     data : GZSLData
         What it was fitted on.
@@ -187,7 +187,7 @@ def gradients(model: DGZ, data: GZSLData, *, n_rows: int = 2000, random_state: i
 _LAMBDAS = (0.0, 0.01, 0.1, 1.0, 10.0)
 
 
-def _classifier_rows(model: DGZ, data: GZSLData, n_rows: int, random_state: int) -> tuple[Tensor, Tensor]:
+def _classifier_rows(model: ComposedMethod, data: GZSLData, n_rows: int, random_state: int) -> tuple[Tensor, Tensor]:
     """Training rows and generated ones of unseen classes, as the classifier multiplies them, and their classes."""
     require_count(n_rows=n_rows)
     rows = _draw(np.random.default_rng(random_state), np.arange(len(data.x_train)), n_rows)
@@ -300,20 +300,20 @@ def _spread(points: Tensor) -> list[float]:
 
 
 # --- Rows, classes and numbers.
-def _real_unseen(model: DGZ, data: GZSLData) -> tuple[Floats, Ints]:
+def _real_unseen(model: ComposedMethod, data: GZSLData) -> tuple[Floats, Ints]:
     """Test rows of unseen classes in the classifier's space, and the places of their classes in ``classes_``."""
     if not len(data.x_test_unseen):
         raise DGZError("The data holds no test rows of unseen classes, to which generated ones could be compared.")
     return model.embed(data.x_test_unseen), _places(model, data)[data.y_test_unseen]
 
 
-def _generated(model: DGZ, places: Ints, counts: Any, random_state: int) -> tuple[Floats, Ints]:
+def _generated(model: ComposedMethod, places: Ints, counts: Any, random_state: int) -> tuple[Floats, Ints]:
     """Rows of the classes at some places of ``classes_``, class by class, and the place of each row's class."""
     x, labels = model.generate(model.classes_[places], counts, random_state=random_state)
     return x, np.searchsorted(model.classes_, labels)
 
 
-def _places(model: DGZ, data: GZSLData) -> Ints:
+def _places(model: ComposedMethod, data: GZSLData) -> Ints:
     """The place in the model's ``classes_`` of every class id."""
     return np.argsort(class_ids(model.classes_, data).numpy())
 

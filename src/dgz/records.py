@@ -61,6 +61,8 @@ class Record:
         ``fit_together`` where the time is that of a number of models trained at once, ``fitted_together``.
     device : str
         What it ran on.
+    n_parameters : int, optional
+        How many numbers the model has learned: those of all networks that are used after training.
     versions : dict
         Versions of Python and of the libraries that matter.
     """
@@ -80,6 +82,7 @@ class Record:
     curve: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     observed: dict[str, Any] = field(default_factory=dict)
     quick: bool = False
+    n_parameters: int | None = None
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
 
 
@@ -191,7 +194,8 @@ def _picked(row: Mapping[str, Any], tested: Sequence[Mapping[str, Any]]) -> dict
 
 
 # --- Files.
-_ADDED_LATER: dict[str, Any] = {"oracle": None, "curve": {}, "observed": {}, "quick": False}  # old records lack them
+# Old records lack them.
+_ADDED_LATER: dict[str, Any] = {"oracle": None, "curve": {}, "observed": {}, "quick": False, "n_parameters": None}
 
 
 def is_finished(folder: str | Path) -> bool:

@@ -15,32 +15,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 from sklearn.base import clone
 
+from dgz.composed import ComposedMethod
 from dgz.data import GZSLData, load_data, validation_folds
 from dgz.data.dataset import Ints, listing
 from dgz.errors import DGZError, require_count
+from dgz.estimator import GZSLClassifier
 from dgz.experiments import BrokenRunsError, run, run_many
 from dgz.files import locked
-from dgz.generators import WGANGP, ClassGenerator
 from dgz.many import generator_key
-from dgz.model import DGZ
 from dgz.observations import toy
 from dgz.paper import Block, Item, Row, Spec, Store, item_names, load_spec
-from dgz.peers import CEGZSL, FCLSWGAN
+from dgz.peers import make_method
 from dgz.progress import Progress
 from dgz.records import Record
 from dgz.settings import configure
+from dgz.trained import TrainedMethod
 from dgz.training import one_thread
 
 _TOY, _TOY_EPOCHS = "toy", 600
-_QUICK = {"n_epochs": 2, "n_per_class": 10, "generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
-_QUICK_BATCH = 1024  # rows in each step of a classifier; f-CLSWGAN has n_per_class of them
-# Of generators that have such settings. Contrastive ones compare all pairs of a step, so that large steps are slow.
-_QUICK_GENERATOR = {"batch_size": 256, "n_critic": 1}
+_QUICK = {"generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
+# The most of each setting, where a method or its generator has it. Of rows in a step, f-CLSWGAN has n_per_class by
+# default; contrastive generators compare all pairs of a step, so that large steps are slow.
+_QUICK_METHOD = {"n_epochs": 2, "n_per_class": 10, "batch_size": 1024, "n_steps": 10}
+_QUICK_GENERATOR = {"n_epochs": 1, "batch_size": 256, "n_critic": 1}
+Method = TypeVar("Method", bound=GZSLClassifier)
 
 
 class BrokenReproductionError(DGZError):
@@ -192,7 +195,7 @@ class _Run:
 
     name: str
     row: Row
-    model: DGZ | None  # None is the toy
+    model: GZSLClassifier | None  # None is the toy
     seed: int
     source: _Source | None
     library: _Library
@@ -210,7 +213,7 @@ class _Run:
     @cached_property
     def group(self) -> str:
         """The same for runs that can be made together: those that share a generator, trained on the same rows."""
-        if self.model is None or self.row.evaluate_every:
+        if not isinstance(self.model, ComposedMethod) or self.row.evaluate_every:
             return self.name
         known = [str(self.source), self.fold, self.row.subset, generator_key(self.model, self.seed)]
         known += [self.model.feature_scaling, self.model.attribute_scaling]
@@ -254,7 +257,9 @@ def _run(
     """A run with its name, which says what it is to people, and by a hash of everything to machines."""
     model = None
     if source is not None:
-        model = _model(row, source, library, quick).set_params(random_state=seed, device=device)
+        model = _model(row, source, library, quick).set_params(random_state=seed)
+        if isinstance(model, TrainedMethod):
+            model.set_params(device=device)
         model.check()
     if quick:
         row = replace(row, evaluate_every=min(row.evaluate_every, 1))
@@ -284,35 +289,29 @@ def _run(
     )
 
 
-def _model(row: Row, source: _Source, library: _Library, quick: bool) -> DGZ:
+def _model(row: Row, source: _Source, library: _Library, quick: bool) -> GZSLClassifier:
     """The unfitted model of a row: the method as published for the data set, and the row's settings."""
-    model = _published(row.method, source.data.removesuffix("*"))
+    model = make_method(row.method, source.data.removesuffix("*"), source.semantics)
     configure(model, [f"{key}={value}" for key, value in row.set.items()])
     if row.subset:
         n_steps = min(row.subset["n_steps"], _QUICK["steps"]) if quick else row.subset["n_steps"]
         n_rows = len(_subset(row, library.load(source), 0))
-        model.set_params(generator__n_epochs=math.ceil(n_steps / math.ceil(n_rows / model.generator.batch_size)))  # type: ignore[union-attr]
-    if quick:
-        model.set_params(n_epochs=min(model.n_epochs, _QUICK["n_epochs"]))
-        model.set_params(n_per_class=min(model.n_per_class, _QUICK["n_per_class"]), batch_size=_QUICK_BATCH)
-        generator = cast(ClassGenerator, model.generator)
-        generator.set_params(n_epochs=min(generator.n_epochs, _QUICK["generator_epochs"]))
-        known = generator.get_params()
-        generator.set_params(**{name: value for name, value in _QUICK_GENERATOR.items() if name in known})
-    return model
+        model.set_params(
+            generator__n_epochs=math.ceil(n_steps / math.ceil(n_rows / model.get_params()["generator__batch_size"]))
+        )
+    return shortened(model) if quick else model
 
 
-def _published(method: str, data: str) -> DGZ:
-    """A method with the settings published for a data set, or with its defaults where there are none."""
-    if method in ("dgz", "dgz-without-generator"):
-        plain = method == "dgz-without-generator"
-        if data in ("AWA2", "CUB", "SUN", "APY"):
-            return DGZ.preset(data, source="paper", without_generator=plain)
-        return DGZ.without_generator() if plain else DGZ(generator=WGANGP())
-    kind = {"f-clswgan": FCLSWGAN, "ce-gzsl": CEGZSL}[method]
-    if data in ("AWA2", "CUB", "SUN"):
-        return kind.preset(data)
-    return kind(generator=kind()._new_generator())
+def shortened(model: Method) -> Method:
+    """A method that trains for a few steps alone, in place: to see that everything works."""
+    settings = _QUICK_METHOD | {f"generator__{name}": most for name, most in _QUICK_GENERATOR.items()}
+    known = model.get_params()
+    shorter = {
+        name: most if known[name] is None else min(known[name], most)
+        for name, most in settings.items()
+        if name in known
+    }
+    return model.set_params(**shorter)  # type: ignore[no-any-return]
 
 
 def _subset(row: Row, data: GZSLData, seed: int) -> Ints:

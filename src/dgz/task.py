@@ -44,14 +44,15 @@ class Task:
         """Training rows less the means of their classes, see :func:`~dgz.instances.within_class_residuals`."""
         return within_class_residuals(self.x, self.y)
 
-    def embedded(self, generator: ClassGenerator) -> "Task":
+    def embedded(self, generator: ClassGenerator, seed: int) -> "Task":
         """The same with all rows in the generator's own space."""
         if not generator.embeds:
             return self
         test = self.test
         if test is not None:
             test = (generator.embed(test[0]), test[1], generator.embed(test[2]), test[3])
-        return replace(self, x=generator.embed(self.x), test=test)
+        x, y = generator.training_rows(self.x, self.y, random_stream(seed, "training rows", self.x.device))
+        return replace(self, x=x, y=y, test=test)
 
     def test_rows(self, weights: Weights) -> TestRows | None:
         """The test rows as classifiers with such weights take them."""

@@ -106,19 +106,25 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def adam(parameters: Iterable[Tensor], learning_rate: float) -> Adam:
-    """Adam with the settings that all networks here share, and with its moments in place from the start."""
+def adam(
+    parameters: Iterable[Tensor],
+    learning_rate: float,
+    *,
+    betas: tuple[float, float] = (0.5, 0.999),
+    weight_decay: float = 0.0,
+    amsgrad: bool = False,
+) -> Adam:
+    """Adam with the settings that most networks here share, and with its moments in place from the start."""
     leaves = list(parameters)
     on_gpu = leaves[0].is_cuda
     rate = torch.tensor(learning_rate, device=leaves[0].device) if on_gpu else learning_rate
     # Authors' code: β1 = 0.5 for every network, which the paper leaves to f-CLSWGAN's settings.
-    optimizer = Adam(leaves, lr=rate, betas=(0.5, 0.999), fused=True, capturable=on_gpu)
+    options: dict[str, Any] = {"betas": betas, "weight_decay": weight_decay, "amsgrad": amsgrad}
+    optimizer = Adam(leaves, lr=rate, **options, fused=True, capturable=on_gpu)
     for leaf in leaves:
-        optimizer.state[leaf] = {
-            "step": torch.zeros((), device=leaf.device),
-            "exp_avg": torch.zeros_like(leaf),
-            "exp_avg_sq": torch.zeros_like(leaf),
-        }
+        moments = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if amsgrad else ()))
+        optimizer.state[leaf] = {name: torch.zeros_like(leaf) for name in moments}
+        optimizer.state[leaf]["step"] = torch.zeros((), device=leaf.device)
     return optimizer
 
 

@@ -76,7 +76,7 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
     def build(self, d_a: int, d_x: int, rng: torch.Generator) -> Self:
         """Make the untrained network for class vectors of width ``d_a`` and features of width ``d_x``."""
         inputs = [self.d_prior or d_a, d_a] if self.prior else [d_a]
-        self.net_ = initialise(MLP(inputs, [*self.widths(d_x), d_x], relu_out=self.relu_out), rng)
+        self.net_ = initialise(MLP(inputs, [*self.widths(d_x), d_x], out="relu" if self.relu_out else "linear"), rng)
         return self
 
     def widths(self, d_x: int) -> Sequence[int]:
@@ -93,6 +93,10 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
     def embed(self, x: Tensor) -> Tensor:
         """Feature rows (n, d_x) in the space of generated ones, which is their own unless ``embeds`` says otherwise."""
         return x
+
+    def training_rows(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What a classifier learns from of real rows x (n, d_x) and their classes y (n,), in the space of ``embed``."""
+        return self.embed(x), y
 
     def embedded_width(self, d_x: int) -> int:
         """How many features rows have there."""

@@ -5,6 +5,7 @@ and correct the preference for seen classes by a penalty. All its settings are c
 rows.
 """
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ from dgz.data import AttributeScaler, FeatureScaler, GZSLData, validation_folds
 from dgz.data.dataset import Floats, Ints
 from dgz.data.scaling import AttributeScaling, FeatureScaling
 from dgz.errors import DGZError
-from dgz.estimator import GZSLClassifier
+from dgz.estimator import Arrays, GZSLClassifier, restore_scaler, scaler_arrays, shaped
 from dgz.metrics import best_penalty, class_means, decide, seen_unseen_curve
 
 _ALPHAS = (0.001, 0.01, 0.1, 1.0)
@@ -26,7 +27,7 @@ _BANDWIDTHS = (0.5, 1.0, 2.0, 4.0)
 
 
 class CenterRidge(GZSLClassifier):
-    """Kernel ridge regression from class vectors to class centres, with calibrated stacking.
+    """Baseline: kernel ridge regression from class vectors to class centres, with calibrated stacking.
 
     A row's score for a class is the cosine of the angle to the class's predicted centre, less ``seen_penalty_`` for a
     seen class (Chao et al., 2016).
@@ -105,6 +106,16 @@ class CenterRidge(GZSLClassifier):
         scores = normalize(self.scaler_.transform(X)) @ self.centers_.T
         scores[:, self.seen_] -= self.seen_penalty_
         return scores  # type: ignore[no-any-return]
+
+    def _learned(self) -> tuple[dict[str, Any], Arrays]:
+        chosen = {name: getattr(self, name) for name in ("alpha_", "bandwidth_", "seen_penalty_")}
+        return chosen, {"centers": self.centers_, **scaler_arrays("scaler", self.scaler_)}
+
+    def _relearn(self, header: Mapping[str, Any], arrays: Arrays) -> None:
+        for name in ("alpha_", "bandwidth_", "seen_penalty_"):
+            setattr(self, name, float(header[name]))
+        self.scaler_ = restore_scaler("scaler", FeatureScaler(self.feature_scaling), self.n_features_in_, arrays)
+        self.centers_ = shaped(arrays, "centers", len(self.classes_), self.n_features_in_)
 
     def _choose(self, X: Floats, y: Ints) -> tuple[float, float, float]:
         """The settings alpha, bandwidth and seen_penalty: as given, or those with the best mean H over the folds."""

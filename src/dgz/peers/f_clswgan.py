@@ -5,97 +5,11 @@ hidden layer and a classifier to please (``class_weight``), rows are generated b
 linear softmax over features scaled to [0, 1].
 """
 
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from dgz.classifier import CosineClassifier, Weights
-from dgz.data.scaling import AttributeScaling, FeatureScaling
-from dgz.errors import require_choice, require_count
 from dgz.generators import WGANGP, ClassGenerator
-from dgz.instances import Distribution
-from dgz.losses import Gate, Loss
-from dgz.model import DGZ
-from dgz.training import Precision
-
-# GAN epochs, its learning rate and rows per class of the released scripts. Those of AWA2 are AWA1's: there are none.
-_PRESETS: dict[str, dict[str, Any]] = {
-    "AWA2": {"generator__n_epochs": 30, "generator__learning_rate": 1e-5, "n_per_class": 1800},
-    "CUB": {"generator__n_epochs": 56, "generator__learning_rate": 1e-4, "n_per_class": 300},
-    "SUN": {"generator__n_epochs": 40, "generator__learning_rate": 2e-4, "n_per_class": 400},
-}
-
-
-class SoftmaxMethod(DGZ):
-    """A generator of any kind with a linear softmax classifier, which the methods before DGZ have in common.
-
-    Parameters
-    ----------
-    generator, distribution, n_per_class, small_std, large_std
-        See :class:`~dgz.DGZ`.
-    n_epochs, learning_rate : int, float
-        Of the softmax classifier.
-    batch_size : int, optional
-        Its rows per step; by default ``n_per_class``, as in the released scripts.
-    feature_scaling, attribute_scaling, device, precision, random_state, verbose
-        See :class:`~dgz.DGZ`.
-    """
-
-    # What makes a DGZ's classifier a linear softmax: logits W x + b, plain cross-entropy, a steady learning rate.
-    weights: Weights = "linear"
-    loss: Loss = "plain"
-    gate: Gate = "argmax_all"
-    lambda_1 = lambda_2 = temperature = 1.0
-    d_hidden = 1
-    lr_step = None
-    resample = False
-
-    def __init__(
-        self,
-        *,
-        generator: ClassGenerator | None = None,
-        distribution: Distribution = "generated",
-        n_per_class: int = 300,
-        small_std: float = 0.1,
-        large_std: float = 10.0,
-        n_epochs: int = 25,
-        learning_rate: float = 1e-3,
-        batch_size: int | None = None,
-        feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "none",
-        device: str = "auto",
-        precision: Precision = "tf32",
-        random_state: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.generator = generator
-        self.distribution = distribution
-        self.n_per_class = n_per_class
-        self.small_std = small_std
-        self.large_std = large_std
-        self.n_epochs = n_epochs
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size  # type: ignore[assignment]
-        self.feature_scaling = feature_scaling
-        self.attribute_scaling = attribute_scaling
-        self.device = device
-        self.precision = precision
-        self.random_state = random_state
-        self.verbose = verbose
-
-    def check(self) -> None:
-        """Raise a sentence about the first setting that cannot be used."""
-        require_count(n_per_class=self.n_per_class)  # before it becomes the size of a batch
-        super().check()
-
-    def _settings_in_use(self) -> dict[str, Any]:
-        settings = super()._settings_in_use()
-        if self.batch_size is None and settings["batch_size"] == self.n_per_class:
-            settings["batch_size"] = None  # it goes on following the number of rows
-        return settings
-
-    def _new_classifier(self) -> CosineClassifier:
-        settings = {name: getattr(self, name) for name in CosineClassifier().get_params()}
-        size = self.n_per_class if self.batch_size is None else self.batch_size
-        return CosineClassifier(**{**settings, "batch_size": size})
+from dgz.peers.softmax import SoftmaxMethod
 
 
 class FCLSWGAN(SoftmaxMethod):
@@ -105,8 +19,8 @@ class FCLSWGAN(SoftmaxMethod):
     critic step serves the generator's step too (they draw it anew), and T1 is of the classifier over all classes (they
     train another one over the unseen classes). Nothing is selected on test rows.
 
-    Parameters are those of :class:`SoftmaxMethod`; the generator is by default a :class:`~dgz.generators.WGANGP` with
-    ``class_weight`` 0.01, one hidden layer and batches of 64.
+    Parameters are those of :class:`~dgz.peers.softmax.SoftmaxMethod`; the generator is by default a
+    :class:`~dgz.generators.WGANGP` with ``class_weight`` 0.01, one hidden layer and batches of 64.
 
     Examples
     --------
@@ -117,29 +31,13 @@ class FCLSWGAN(SoftmaxMethod):
     (1600,)
     """
 
-    def _new_generator(self) -> ClassGenerator:
-        return _default_generator() if self.generator is None else super()._new_generator()
+    # GAN epochs, its learning rate and rows per class of the released scripts; those of AWA2 are AWA1's.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "AWA2": {"generator__n_epochs": 30, "generator__learning_rate": 1e-5, "n_per_class": 1800},
+        "CUB": {"generator__n_epochs": 56, "generator__learning_rate": 1e-4, "n_per_class": 300},
+        "SUN": {"generator__n_epochs": 40, "generator__learning_rate": 2e-4, "n_per_class": 400},
+    }
 
-    @classmethod
-    def preset(cls, name: str, **overrides: Any) -> Self:
-        """The settings of the released scripts for a data set.
-
-        Parameters
-        ----------
-        name : {"AWA2", "CUB", "SUN"}
-            Those of AWA2 are the ones for AWA1, of which alone there is a script.
-        **overrides
-            Other parameters, and the generator's as ``generator__n_epochs=…``.
-
-        Examples
-        --------
-        >>> FCLSWGAN.preset("CUB").generator.n_epochs
-        56
-        """
-        require_choice(name.upper(), tuple(_PRESETS), "preset")
-        model = cls(generator=_default_generator())
-        return model.set_params(**_PRESETS[name.upper()]).set_params(**overrides)  # type: ignore[no-any-return]
-
-
-def _default_generator() -> WGANGP:
-    return WGANGP(n_epochs=60, attribute_noise=0.0, hidden=1, batch_size=64, class_weight=0.01)
+    @staticmethod
+    def _default_generator() -> ClassGenerator:
+        return WGANGP(n_epochs=60, attribute_noise=0.0, hidden=1, batch_size=64, class_weight=0.01)
