@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgz import DGZ, contrastive, fit_many, generators, gzsl_scores, kernels, load_numbers, nets
+from dgz import DGZ, fit_many, gzsl_scores, kernels, load_numbers, nets
 from dgz import classifier as classifiers
 from dgz.bench import SHAPES, _rows, _test_rows
 from dgz.classifier import ClassifierTraining, CosineClassifier
-from dgz.generators import WGANGP, ContrastiveWGANGP
+from dgz.generators import VAEGAN, WGANGP, ContrastiveWGANGP, contrastive, wgan
 from dgz.metrics import TestRows
 from dgz.training import Precision, multiplying, random_stream, train
 
@@ -38,7 +38,7 @@ def check(name: str, value: float, most: float) -> None:
 @contextmanager
 def plain() -> Iterator[None]:
     """Without fused kernels."""
-    rooms = (classifiers, generators, contrastive)
+    rooms = (classifiers, wgan, contrastive)
     before = [room.has_kernels for room in rooms]
     for room in rooms:
         room.has_kernels = lambda device: False
@@ -108,6 +108,28 @@ def check_critic(shape: str, precision: Precision) -> None:
     (losses, slopes), (plain_losses, plain_slopes) = both(make, work)
     check(f"critic, {shape}, {precision}: losses", apart(losses, plain_losses), TOLERANCE[precision] / 10)
     check(f"critic, {shape}, {precision}: slopes", max(map(apart, slopes, plain_slopes)), TOLERANCE[precision])
+
+
+def check_adaptive_penalty() -> None:
+    """A step of a VAE-GAN, whose critic's penalty has a weight that the step itself changes."""
+    x, y, attributes, _ = _rows(SHAPES["CUB"], GPU)
+    x = x / x.max()
+
+    def make() -> Any:
+        gan = VAEGAN()
+        gan.noise_ = 0.0
+        gan.build(attributes.shape[1], x.shape[1], random_stream(0, "start")).net_.to(GPU)
+        return gan._trainee(x, y, attributes, 0, "float32")
+
+    def work(training: Any) -> tuple[Tensor, Tensor]:
+        with multiplying("float32", GPU):
+            for _ in range(2):
+                losses = torch.stack(list(training.step().values()))
+        return losses, training.last_penalty
+
+    (losses, penalty), (plain_losses, plain_penalty) = both(make, work)
+    check("VAE-GAN: losses and the penalty's weight", apart(losses, plain_losses), TOLERANCE["float32"])
+    check("VAE-GAN: the penalty", apart(penalty, plain_penalty), TOLERANCE["float32"])
 
 
 def check_pairs() -> None:
@@ -242,6 +264,7 @@ def main() -> None:
         check_classifier("SUN", "tf32", 6, "revised")
         check_critic("AWA2", "tf32")
     check_pairs()
+    check_adaptive_penalty()
     check_capture()
     check_scores()
     check_models()

@@ -647,7 +647,7 @@ row = [{{name = "ours", method = "dgz-without-generator", set = {{{SETTINGS}}}}}
     }
     specs = {name: parse_spec(name, text) for name, text in texts.items()}
     monkeypatch.setattr(reproduce, "_EMBEDDED", replace(reproduce._EMBEDDED, folder=str(bundle)))
-    monkeypatch.setattr(reproduce, "item_names", lambda: list(specs))
+    monkeypatch.setattr(reproduce, "paper_items", lambda: list(specs))
     monkeypatch.setattr(reproduce, "load_spec", lambda name: specs[name] if name in specs else load_spec(name))
 
 
@@ -802,3 +802,80 @@ def test_photo_attributes_import_from_their_csv(data_root: Path, tmp_path: Path)
     answer = dgz("data", "import", tmp_path / "x.npz", "--classes", table, "--out", tmp_path / "b")
     assert answer.returncode == 0, answer.stderr
     assert "40 seen, 10 unseen" in answer.stdout
+
+
+# --- Methods side by side.
+def test_methods_are_compared_on_own_data(inside: Inside, bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    options = ("--data", bundle, "--methods", "zla, center-ridge,zla", "--seeds", 2, "--quick", "--device", "cpu")
+    answer = inside("compare", *options, "--out", out)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr.count(" of 4 runs: ") == 4
+    assert "center-ridge" in answer.stdout
+    assert f"Report: {out / 'index.html'}" in answer.stdout.replace("\n", "")
+    assert len(list((out / "records").iterdir())) == 4
+
+    again = inside("compare", *options, "--out", out, "--json")
+    assert (again.returncode, again.stderr) == (0, "")  # nothing was left to do
+    found = json.loads(again.stdout)
+    assert {one["method"]: one["n_finished"] for one in found["methods"]} == {"zla": 2, "center-ridge": 2}
+    assert all(0 <= one["mean"]["h"] <= 1 and one["seconds"] > 0 and one["n_parameters"] for one in found["methods"])
+    page = inside("report", out)
+    assert page.returncode == 0
+    assert (out / "report.md").read_text().startswith("# Methods side by side")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--methods", "zla,magic"), "method of 'magic' in comparison must be one of dgz, "),
+        (("--methods", " , "), "A comparison needs at least one method."),
+        (("--seeds", 0), "seeds must be"),
+        (("--data", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_comparison_that_makes_no_sense_is_refused(
+    inside: Inside, bundle: Path, tmp_path: Path, arguments: tuple[Any, ...], sentence: str
+) -> None:
+    answer = inside("compare", "--data", bundle, "--out", tmp_path / "out", *arguments)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert sentence in answer.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_is_not_mixed_with_something_else(inside: Inside, bundle: Path, tmp_path: Path) -> None:
+    common = ("--methods", "center-ridge", "--seeds", 1, "--quick", "--out", tmp_path / "out")
+    assert inside("compare", "--data", bundle, *common).returncode == 0
+    refused = inside("compare", "--data", "numbers", *common)
+    assert refused.returncode == 2
+    assert "holds results of something else (comparison on " in refused.stderr
+
+
+def test_a_rival_is_trained_evaluated_and_used_like_dgz(inside: Inside, bundle: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    few = ("--set", "n_epochs=1", "--set", "generator.n_epochs=1", "--device", "cpu")
+    answer = inside("train", bundle, "--method", "zla", "--out", run, *few)
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads((run / "record.json").read_text())["method"] == "ZLA"
+    assert inside("evaluate", run, bundle).returncode == 0
+    assert inside("predict", run, bundle).stdout.startswith("row,class,probability")
+    ridge = inside("train", bundle, "--method", "center-ridge", "--out", tmp_path / "ridge", "--set", "alpha=0.1")
+    assert ridge.returncode == 0, ridge.stderr
+    assert inside("evaluate", tmp_path / "ridge", bundle).returncode == 0
+    for wrong, sentence in (
+        (("--method", "magic"), "method must be one of dgz, "),
+        (("--method", "zla", "--without-generator"), "are of the method dgz alone."),
+        (("--method", "zla", "--preset", "MNIST"), "preset must be one of AWA2, CUB"),
+        (("--method", "center-ridge", "--evaluate-every", 1), "has no generator whose epochs could be evaluated."),
+    ):
+        refused = inside("train", bundle, "--out", tmp_path / "refused", *wrong)
+        assert refused.returncode == 2
+        assert sentence in refused.stderr
+
+
+def test_only_a_method_with_mapped_weights_takes_on_classes(inside: Inside, bundle: Path, tmp_path: Path) -> None:
+    assert inside("train", bundle, "--method", "center-ridge", "--out", tmp_path / "ridge").returncode == 0
+    (tmp_path / "new.csv").write_text("name,a,b\nnew,1,2\n")
+    refused = inside("add-class", tmp_path / "ridge", "--classes", tmp_path / "new.csv", "--out", tmp_path / "more")
+    assert refused.returncode == 2
+    assert "holds a CenterRidge, which takes on no classes" in refused.stderr

@@ -224,7 +224,8 @@ def test_overwriting_starts_anew(data: GZSLData, tmp_path: Path) -> None:
     run(tiny_model(), data, tmp_path)
     record = run(CenterRidge(random_state=7), data, tmp_path, overwrite=True, selection="validation")
     assert read_record(tmp_path).seed == record.seed == 7
-    assert names_in(tmp_path) == {"config.json", "record.json", "notes.txt"}
+    assert names_in(tmp_path) == {"config.json", "model", "record.json", "notes.txt"}
+    assert CenterRidge.load(tmp_path / "model").random_state == 7
 
 
 def test_an_unfinished_run_goes_on_and_ends_as_if_unbroken(
@@ -374,7 +375,7 @@ def test_methods_of_other_kinds_are_run_beside(data: GZSLData, tmp_path: Path, f
     assert fits == [2]
     assert set(records[1].seconds) == {"fit", "evaluate"}
     assert records[1].scores == run(ridge, data).scores
-    assert names_in(tmp_path / "b") == {"config.json", "record.json"}
+    assert names_in(tmp_path / "b") == {"config.json", "model", "record.json"}
 
 
 def test_a_single_model_is_run_alone(data: GZSLData, tmp_path: Path, fits: list[int]) -> None:
@@ -504,7 +505,7 @@ def test_a_broken_run_does_not_lose_the_others(data: GZSLData, tmp_path: Path, p
 def test_a_broken_run_among_those_that_run_alone_does_not_lose_the_others(
     data: GZSLData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: CenterRidge, *_: Any) -> None:
+    def fail(self: CenterRidge, **_: Any) -> None:
         raise DGZError("Nothing can be solved.")
 
     monkeypatch.setattr(CenterRidge, "fit", fail)

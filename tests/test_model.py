@@ -38,7 +38,6 @@ from dgz.generators import (
     ClassGenerator,
     ContrastiveWGANGP,
     center,
-    contrastive,
     cvae,
     wgan,
 )
@@ -803,7 +802,7 @@ class InterruptionError(Exception):
 
 def count_updates(patch: pytest.MonkeyPatch, stage: str, break_at: int | None = None) -> list[int]:
     """Keep a list of a stage's updates of a network; number ``break_at`` of them is interrupted."""
-    modules = {"generator": (center, contrastive, cvae, wgan), "classifier": (classifier,)}[stage]
+    modules = {"generator": (center, cvae, wgan), "classifier": (classifier,)}[stage]
     calls: list[int] = []
 
     def counted(update: Callable[..., None]) -> Callable[..., None]:
@@ -1176,7 +1175,7 @@ def test_a_save_that_fails_leaves_the_old_model(fitted: DGZ, tmp_path: Path, mon
         raise SafetensorError("No space left on device")
 
     other = fit_quick(random_state=1)
-    monkeypatch.setattr("dgz.model.save_file", fail)
+    monkeypatch.setattr("dgz.estimator.save_file", fail)
     with refused("model could not be written", "No space left"):
         other.save(tmp_path / "model", overwrite=True)
     monkeypatch.undo()
@@ -1184,7 +1183,7 @@ def test_a_save_that_fails_leaves_the_old_model(fitted: DGZ, tmp_path: Path, mon
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dgz.model.write_json", full)
+    monkeypatch.setattr("dgz.estimator.write_json", full)
     with pytest.raises(OSError, match="No space left"):
         other.save(tmp_path / "model", overwrite=True)
     with pytest.raises(OSError, match="No space left"):
@@ -1537,7 +1536,7 @@ def test_pseudo_rows_depend_on_the_seed_and_not_on_the_classifier(monkeypatch: p
         made.append(synthesise(*arguments, **more))
         return made[-1]
 
-    monkeypatch.setattr("dgz.model.synthesise", watched)
+    monkeypatch.setattr("dgz.composed.synthesise", watched)
     monkeypatch.setattr("dgz.generators.CenterMapper.centers", lambda self, vectors, rng: torch.zeros(len(vectors), 5))
     for change in ({}, {"lambda_1": 9.0, "weights": "free", "n_epochs": 1}, {"random_state": 1}):
         fit_quick(**change)

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from dgz.progress import Progress
+from dgz.progress import Progress, ProgressTable
 
 
 class Terminal(io.StringIO):
@@ -34,3 +34,34 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, unit: str, expec
         progress.advance(500, note="done")
     assert expected in terminal.getvalue()
     assert "done" in terminal.getvalue()
+
+
+def test_a_log_gets_a_line_for_every_row_of_a_table_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    rows = [("zla", "60.0")]
+    with ProgressTable("runs", ("Method", "H"), lambda: list(rows)) as progress:
+        progress.total = 3
+        progress.advance()
+        rows.append(("dgz", "65.0"))
+        progress.advance()
+        rows[0] = ("zla", "61.0")
+        progress.advance()
+    assert log.getvalue().splitlines() == [
+        "1 of 3 runs: zla: H 60.0",
+        "2 of 3 runs: dgz: H 65.0",
+        "3 of 3 runs: zla: H 61.0",
+    ]
+
+
+def test_a_terminal_gets_the_table_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with ProgressTable("runs", ("Method", "H"), lambda: [("[zla]", "60.0")]) as progress:
+        progress.total = 3
+        progress.advance(note="zla-0")
+    assert "[zla]" in terminal.getvalue()
+    assert "1 of 3 runs" in terminal.getvalue()
+    assert "zla-0" in terminal.getvalue()

@@ -25,7 +25,7 @@ from dgz.data import GZSLData, load_numbers, make_synthetic, save_bundle
 from dgz.errors import DGZError
 from dgz.experiments import run
 from dgz.files import write_json
-from dgz.paper import Item, Row, Spec, Store, item_names, load_spec
+from dgz.paper import Item, Row, Spec, Store, load_spec, paper_items
 from dgz.paper.spec import parse_spec
 from dgz.records import Record, read_record_file
 from dgz.reproduce import _EMBEDDED, _Library, _model, _plan, _subset, reproduce
@@ -86,7 +86,7 @@ def specs(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Spec]:
     found: dict[str, Spec] = {}
     monkeypatch.setattr(module, "_EMBEDDED", replace(_EMBEDDED, folder=str(bundle)))
     monkeypatch.setattr(module, "load_spec", found.__getitem__)
-    monkeypatch.setattr(module, "item_names", lambda: list(found))
+    monkeypatch.setattr(module, "paper_items", lambda: list(found))
     return found
 
 
@@ -345,7 +345,7 @@ def test_quick_runs_are_short_and_on_embedded_data_alone(specs: dict[str, Spec],
         assert record.params["n_epochs"] == 2
         assert record.params["n_per_class"] == 10
         assert record.params["generator"]["n_epochs"] == 1
-        assert record.params["batch_size"] == 1024  # few steps
+        assert record.params["batch_size"] == 512
         assert record.params["generator"]["batch_size"] == 256
         assert record.params["generator"]["n_critic"] == 1
 
@@ -467,7 +467,7 @@ def test_without_any_data_nothing_is_begun(specs: dict[str, Spec], tmp_path: Pat
 
 def test_what_cannot_be_meant_is_refused_before_any_work(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(DGZError, match=r"item must be one of table1, figure2, .*figureA3, found 'table9'\."):
+    with pytest.raises(DGZError, match=r"item must be one of table1, figure2, .*figureA3, peers, found 'table9'\."):
         reproduce(["table1", "table9"], None, out, quick=True)
     with pytest.raises(DGZError, match="device 'abacus' cannot be used here"):
         reproduce(["table4"], None, out, quick=True, device="abacus")
@@ -871,7 +871,7 @@ def test_the_whole_paper_runs_quickly_from_end_to_end(tmp_path: Path) -> None:
 
     items = {item.name: item for item in Store(tmp_path).items()}
     records = records_in(tmp_path)
-    assert sorted(items) == sorted(item_names())
+    assert sorted(items) == sorted(paper_items())
     assert set(runs_of(list(items.values()))) == set(records)
     assert f"{len(items)} items of {len(records)} runs in " in answer.stdout
     for name, item in items.items():
@@ -935,7 +935,7 @@ def test_the_whole_paper_runs_quickly_from_end_to_end(tmp_path: Path) -> None:
 
 def test_every_item_can_be_planned_and_most_runs_are_shared() -> None:
     library = _Library(None, None, True)
-    found = {name: _plan(load_spec(name), library, True, None, "cpu")[1] for name in item_names()}
+    found = {name: _plan(load_spec(name), library, True, None, "cpu")[1] for name in paper_items()}
     assert all(found.values())
     groups = {one.group for runs in found.values() for one in runs}
     names = {one.name for runs in found.values() for one in runs}
@@ -952,3 +952,26 @@ def test_a_broken_item_is_named_and_stays(specs: dict[str, Spec], tmp_path: Path
         reproduce(["one"], None, tmp_path, device="cpu")
     assert json.loads((tmp_path / "items" / "two.json").read_text())["name"] == "two"
     assert not (tmp_path / "records").exists()
+
+
+def test_runs_of_a_comparison_have_a_time_of_their_own(tmp_path: Path) -> None:
+    """They share no training with each other, and no record with items whose runs may share one."""
+    methods = ["dgz-without-generator", "dgz"]
+    item = compare(methods, "numbers", tmp_path, seeds=1, quick=True, device="cpu")
+    found = records_in(tmp_path)
+    assert sorted(name for names in item.blocks[0].rows.values() for name in names) == sorted(found)
+    for record in found.values():
+        assert record.seconds.get("fitted_together", 1) == 1
+        assert record.n_parameters
+    row = Row(name="x", method="dgz")
+    library = _Library(None, None, quick=True)
+    apart, shared = (
+        _plan(spec_of(replace(row, alone=alone)), library, True, 1, "cpu")[1][0] for alone in (True, False)
+    )
+    assert apart.name != shared.name
+    assert apart.group == apart.name
+    assert shared.group != shared.name
+
+
+def spec_of(row: Row) -> Spec:
+    return Spec(name="one", title="T", place="P", kind="table", data=("numbers/strokes",), rows=(row,))

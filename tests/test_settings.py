@@ -69,10 +69,11 @@ def test_a_generator_is_chosen_before_its_settings_are_made() -> None:
         ("n_epochs=", "n_epochs must be a whole number, found ''."),
         ("resample=1", "resample must be true or false, found '1'."),
         ("lr_step=soon", "lr_step must be a whole number or none, found 'soon'."),
-        ("loss=other", "loss must be one of revised, plain, incremental, found 'other'."),
+        ("loss=other", "loss must be one of revised, plain, incremental, adjusted, found 'other'."),
         (
             "generator=GAN",
-            "generator must be one of WGANGP, CVAE, CenterMapper, ContrastiveWGANGP or none, found 'GAN'.",
+            "generator must be one of WGANGP, CVAE, CenterMapper, ContrastiveWGANGP, SoulWGANGP, ZeroShotFlow, VAEGAN, "
+            "FeedbackVAEGAN, RefiningVAEGAN, AlignedVAEs, DisentanglingVAE or none, found 'GAN'.",
         ),
         (
             "generator.hidden=wide",

@@ -24,7 +24,7 @@ from dgz.errors import DGZError
 if TYPE_CHECKING:
     from dgz.data import GZSLData
     from dgz.data.checks import DataReport
-    from dgz.model import DGZ
+    from dgz.estimator import GZSLClassifier
     from dgz.paper import Item
 
 app = typer.Typer(
@@ -49,6 +49,10 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 Model = Annotated[Path, typer.Argument(help="Folder of a model, or of the run that made it.")]
 SeenPenalty = Annotated[
     float, typer.Option(help="Subtracted from the scores of seen classes: more of it favours unseen ones.")
+]
+Method = Annotated[
+    str,
+    typer.Option("--method", help="dgz, or a rival: zla, ce-gzsl, f-clswgan, …; 'dgz compare' takes the same names."),
 ]
 Preset = Annotated[str | None, typer.Option(help="Settings published for a data set: AWA2, CUB, SUN or APY.")]
 Published = Annotated[
@@ -140,6 +144,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run: model, curve, record, report.")],
     features: Features = "res101",
     semantics: Semantics = "att",
+    method: Method = "dgz",
     preset: Preset = None,
     published: Published = None,
     without_generator: WithoutGenerator = False,
@@ -154,15 +159,15 @@ def train(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train DGZ on a data set, test it, and keep model, record and report in one folder."""
+    """Train DGZ, or another method, on a data set, test it, and keep model, record and report in one folder."""
     from dgz.data import load_data
     from dgz.experiments import run
     from dgz.records import is_finished
     from dgz.report import HEADINGS, oracle_rows, score_rows, write_report
-    from dgz.settings import configure
 
-    model = _untrained(preset, published, without_generator, schedule)
-    configure(model.set_params(random_state=seed, device=device, verbose=True), assignments or [])
+    model = _prepared(
+        _untrained(method, preset, published, without_generator, schedule), seed, device, assignments or []
+    )
     was_finished = resume and is_finished(out)
     record = run(
         model,
@@ -201,6 +206,7 @@ def sweep(
     seeds: Annotated[str, typer.Option(help="How many random seeds, from 0 on, or which: 0,3,7.")] = "5",
     features: Features = "res101",
     semantics: Semantics = "att",
+    method: Method = "dgz",
     preset: Preset = None,
     published: Published = None,
     without_generator: WithoutGenerator = False,
@@ -211,13 +217,13 @@ def sweep(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train DGZ with several settings and seeds, as many as can be at once, and compare them."""
+    """Train DGZ, or another method, with several settings and seeds, as many as can be at once, and compare them."""
     from dgz.data import load_data
     from dgz.experiments import BrokenRunsError, run_many
     from dgz.records import is_finished
     from dgz.report import write_report
     from dgz.report.tables import MEAN_HEADINGS, mean_rows, oracle_repeats, repeats
-    from dgz.settings import configure, file_name, grid, parse_seeds
+    from dgz.settings import file_name, grid, parse_seeds
 
     fixed = assignments or []
     if any(text.partition("=")[0].strip() == "random_state" for text in [*fixed, *(varied or [])]):
@@ -225,9 +231,8 @@ def sweep(
     points = [(point, seed) for point in grid(varied or [], fixed) for seed in parse_seeds(seeds)]
     models = []
     for point, seed in points:
-        model = _untrained(preset, published, without_generator, schedule)
-        model.set_params(random_state=seed, device=device, verbose=True)
-        models.append(configure(model, [*fixed, *point]))
+        model = _untrained(method, preset, published, without_generator, schedule)
+        models.append(_prepared(model, seed, device, [*fixed, *point]))
     folders = [out / file_name([*point, f"seed={seed}"]) for point, seed in points]
     _require_different(models, folders)
     n_finished = sum(map(is_finished, folders)) if resume else 0
@@ -257,15 +262,23 @@ def sweep(
         raise broken
 
 
-def _untrained(preset: str | None, published: str | None, without_generator: bool, schedule: str | None) -> "DGZ":
+def _untrained(
+    method: str, preset: str | None, published: str | None, without_generator: bool, schedule: str | None
+) -> "GZSLClassifier":
     """The model that the settings start from."""
     from dgz.generators import WGANGP
     from dgz.model import DGZ
+    from dgz.peers import METHODS, make_method
 
     if published is not None and preset is None:
         raise DGZError("--source says where the settings of a preset come from, so it needs --preset.")
     if schedule is not None and not without_generator:
         raise DGZError("--schedule is known for the variant without generator, so it needs --without-generator.")
+    if method != "dgz":
+        if published is not None or without_generator:
+            raise DGZError("--source and --without-generator are of the method dgz alone.")
+        plain = make_method(method)
+        return plain if preset is None else METHODS[method].preset(preset)
     # Any text here: the model says which ones there are.
     origin: Any = published or "released"
     length: Any = schedule or "released"
@@ -274,7 +287,16 @@ def _untrained(preset: str | None, published: str | None, without_generator: boo
     return DGZ.without_generator(schedule=length) if without_generator else DGZ(generator=WGANGP())
 
 
-def _require_different(models: "list[DGZ]", folders: list[Path]) -> None:
+def _prepared(model: "GZSLClassifier", seed: int, device: str, assignments: list[str]) -> "GZSLClassifier":
+    """The model with what the command line says about it."""
+    from dgz.settings import configure
+
+    known = {"random_state": seed, "device": device, "verbose": True}
+    model.set_params(**{name: value for name, value in known.items() if name in model.get_params(deep=False)})
+    return configure(model, assignments)
+
+
+def _require_different(models: "list[GZSLClassifier]", folders: list[Path]) -> None:
     """Raise where two models are the same: 1 and 1.0 are two values to the eye alone."""
     known = [json.loads(json.dumps(model.settings())) for model in models]
     for k, settings in enumerate(known):
@@ -381,6 +403,7 @@ def add_class(
     """Let a trained model recognise new classes, from their vectors alone."""
     import numpy as np
 
+    from dgz.composed import ComposedMethod
     from dgz.data import read_class_table
 
     if refine != (source is not None):
@@ -389,6 +412,8 @@ def add_class(
     if not overwrite and target.is_dir() and any(target.iterdir()):  # found out before the work, not after it
         raise DGZError(f"{target} exists already; choose another place by --out, or pass --overwrite.")
     trained, table = _load_model(model), read_class_table(classes)
+    if not isinstance(trained, ComposedMethod):
+        raise DGZError(f"{model} holds a {type(trained).__name__}, which takes on no classes: train it anew with them.")
     rows: dict[str, Any] = {}
     if source is not None:
         data = _load_data_for(trained, source, features, semantics)
@@ -410,13 +435,13 @@ def _model_folder(path: Path) -> Path:
     return path / "model" if (path / "model").is_dir() else path
 
 
-def _load_model(path: Path) -> "DGZ":
-    from dgz.model import DGZ
+def _load_model(path: Path) -> "GZSLClassifier":
+    from dgz.peers import load_model
 
-    return DGZ.load(_model_folder(path))
+    return load_model(_model_folder(path))
 
 
-def _load_data_for(model: "DGZ", source: str, features: str, semantics: str) -> "GZSLData":
+def _load_data_for(model: "GZSLClassifier", source: str, features: str, semantics: str) -> "GZSLData":
     from dgz.data import load_data
 
     data = load_data(source, features, semantics)
@@ -488,6 +513,60 @@ def reproduce(
 def _missing(items: "list[Item]") -> list[str]:
     """A sentence about every data set that was not there, each once."""
     return list(dict.fromkeys(sentence for item in items for sentence in item.missing))
+
+
+@app.command()
+def compare(
+    source: Annotated[
+        str, typer.Option("--data", help="Folder of a data set (xlsa17 layout or bundle), or [b]numbers[/b].")
+    ],
+    methods: Annotated[
+        str, typer.Option(help="Methods, with commas between them: dgz, zla, ce-gzsl, …; [b]all[/b] is all there are.")
+    ] = "dgz,dgz-without-generator,zla,center-ridge,nearest-prototype",
+    seeds: Annotated[int, typer.Option(help="How many random seeds, from 0 on.")] = 5,
+    features: Features = "res101",
+    semantics: Semantics = "att",
+    out: Annotated[Path, typer.Option(help="Folder of records and report.")] = Path("runs/compare"),
+    quick: Annotated[bool, typer.Option("--quick", help="A few steps of each training: to see that it works.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train several methods on one data set with the same seeds, and compare them; finished runs are not run twice."""
+    from dgz.peers import METHODS
+    from dgz.progress import ProgressTable
+    from dgz.report import read_runs, write_paper_report
+    from dgz.report.comparison import comparison_headings, comparison_table, standings
+    from dgz.report.paper_tables import seeds_text
+    from dgz.reproduce import BrokenReproductionError
+    from dgz.reproduce import compare as run_methods
+
+    def so_far() -> Any:
+        (one,) = read_runs(out).items
+        return one.spec, one.parts[0]
+
+    wanted = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    headings = comparison_headings()
+    options: dict[str, Any] = {"features": features, "semantics": semantics, "quick": quick, "device": device}
+
+    def begun() -> list[tuple[str, ...]]:
+        return [row for row in comparison_table(*so_far()).rows if row[-1] != seeds_text(0, seeds)]
+
+    shown = ProgressTable("runs", headings, begun)
+    broken = None
+    try:
+        run_methods(wanted, source, out, seeds=seeds, progress=shown, **options)
+    except BrokenReproductionError as error:
+        broken = error
+    page = write_paper_report(out)
+    if as_json:
+        _print_json({"methods": [vars(one) for one in standings(*so_far())], "report": str(page)})
+    else:
+        _print_table(headings, comparison_table(*so_far()).rows)
+        console = _console()
+        console.print("Rule last: the final weights; percent, mean ± sample standard deviation over seeds.")
+        console.print(f"Report: {escape(str(page))}", soft_wrap=True)
+    if broken is not None:
+        raise broken
 
 
 @app.command()

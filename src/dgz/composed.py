@@ -439,18 +439,17 @@ class ComposedMethod(TrainedMethod):
         return cls(**params, generator=inner and GENERATORS[inner.pop("kind")](**inner))
 
     def _relearn(self, header: Mapping[str, Any], arrays: Arrays) -> None:
-        self.generator_ = self._new_generator()
-        width = self.generator_.embedded_width(self.n_features_in_)
-        if arrays["weights"].shape != (len(self.classes_), width + 1 if self.weights == "linear" else width):
-            raise DGZError("its classes, vectors and weights do not fit together")
+        self.generator_, self.weights_ = self._new_generator(), arrays["weights"]
         super()._relearn(header, arrays)
         self.generator_.noise_ = float(header["noise"])
-        self.weights_ = arrays["weights"]
 
     def _build(self, n_classes: int, d_a: int, d_x: int) -> None:
         self.generator_.build(d_a, d_x, torch.Generator())
+        width = self.generator_.embedded_width(d_x)
+        if self.weights_.shape != (n_classes, width + 1 if self.weights == "linear" else width):
+            raise DGZError("its classes, vectors and weights do not fit together")
         self.classifier_ = self._new_classifier()
-        self.classifier_.build(n_classes, d_a, self.generator_.embedded_width(d_x), torch.Generator())
+        self.classifier_.build(n_classes, d_a, width, torch.Generator())
 
 
 def _as_rows(attributes: Any) -> Floats:

@@ -89,6 +89,8 @@ def run(
     >>> record.method, record.data["name"]
     ('CenterRidge', 'numbers')
     """
+    if evaluate_every and not isinstance(model, ComposedMethod):
+        raise DGZError(f"A {type(model).__name__} has no generator whose epochs could be evaluated.")
     place = None if folder is None else Path(folder)
     _claim([model], data, [place], evaluate_every, resume=resume, overwrite=overwrite)
     if place is not None and is_finished(place):

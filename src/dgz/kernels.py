@@ -533,8 +533,10 @@ def _bends_kernel(
 
 
 @triton.jit
-def _penalty_kernel(Slope, Right, Scores, T, Corrections, n_rows, d_x, gp_weight, N: tl.constexpr):
+def _penalty_kernel(Slope, Right, Scores, Penalties, T, Corrections, GpWeight, n_rows, d_x, N: tl.constexpr):
     """The gradient penalty of one row, added to its score, and n times its derivative in the slope, (d_x,).
+
+    Without its weight, the penalty is kept too.
 
     Also counts the step.
     """
@@ -547,12 +549,15 @@ def _penalty_kernel(Slope, Right, Scores, T, Corrections, n_rows, d_x, gp_weight
         slope = tl.load(Slope + row * d_x + i, mask=i < d_x, other=0.0).to(tl.float32)
         square += slope * slope
     norm = tl.sqrt(tl.sum(square, axis=0))
+    gp_weight = tl.load(GpWeight)
     scale = 2.0 * gp_weight * (norm - 1.0) / tl.maximum(norm, 1e-30)
     for start in range(0, d_x, N):
         i = start + tl.arange(0, N)
         slope = tl.load(Slope + row * d_x + i, mask=i < d_x, other=0.0).to(tl.float32)
         tl.store(Right + (2 * n_rows + row) * d_x + i, scale * slope, mask=i < d_x)
-    tl.store(Scores + row, tl.load(Scores + row) + gp_weight * (norm - 1.0) * (norm - 1.0))
+    penalty = (norm - 1.0) * (norm - 1.0)
+    tl.store(Penalties + row, penalty)
+    tl.store(Scores + row, tl.load(Scores + row) + gp_weight * penalty)
 
 
 @triton.jit
@@ -603,13 +608,20 @@ class CriticStep:
         cancels from the loss, and never moves. ``of_a`` and ``bias`` are columns of ``vectors``.
     vectors : (d_hidden, d_e)
         Parameters of class vectors, then biases, then zeros up to a width that matrix products like.
-    count, rate : one number each, on the device
-        Steps made so far; learning rate.
-    gp_weight, slope : float
-        ``slope`` is the leaky ReLU's.
+    count, rate, gp_weight : one number each, on the device
+        Steps made so far; learning rate; weight of the gradient penalty.
+    slope : float
+        The leaky ReLU's.
     dtype : torch.dtype
         Of what is multiplied.
+
+    Attributes
+    ----------
+    penalty : one number, on the device
+        The last step's gradient penalty without its weight.
     """
+
+    penalty: Tensor
 
     def __init__(
         self,
@@ -621,7 +633,7 @@ class CriticStep:
         vectors: Tensor,
         count: Tensor,
         rate: Tensor,
-        gp_weight: float,
+        gp_weight: Tensor,
         slope: float,
         dtype: torch.dtype,
     ) -> None:
@@ -645,7 +657,8 @@ class CriticStep:
             return torch.empty(shape, dtype=dtype, device=x.device)
 
         left, right = empty(3 * n_rows, d_hidden), empty(3 * n_rows, d_x)
-        between, apart, scores = empty(n_rows, d_hidden), empty(n_rows, d_hidden), empty(n_rows, dtype=torch.float32)
+        between, apart = empty(n_rows, d_hidden), empty(n_rows, d_hidden)
+        scores, penalties = empty(n_rows, dtype=torch.float32), empty(n_rows, dtype=torch.float32)
         with torch.autocast("cuda", enabled=False):
             _rows_kernel[n_rows, triton.cdiv(d_x, 1024)](x, fake, right, n_rows, d_x, N=1024)
             vectors = vectors.to(self.dtype)
@@ -656,13 +669,14 @@ class CriticStep:
             )
             slope = _multiply(between, self.shadow)
             _penalty_kernel[n_rows,](
-                slope, right, scores, self.count, self.corrections, n_rows, d_x, self.gp_weight, N=1024
+                slope, right, scores, penalties, self.count, self.corrections, self.gp_weight, n_rows, d_x, N=1024
             )
             _critic_update_kernel[d_hidden,](
                 _multiply(left.T, right), _multiply(apart.T, vectors), *of_x, self.shadow, *of_a, *bias, *last,
                 self.corrections, self.rate, n_rows, d_x, of_a[0].shape[1], self.vectors.shape[1], self.slope / n_rows,
                 N=1024,
             )  # fmt: skip
+        self.penalty = penalties.mean()
         return scores.mean()
 
 

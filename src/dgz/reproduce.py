@@ -29,7 +29,7 @@ from dgz.experiments import BrokenRunsError, run, run_many
 from dgz.files import locked
 from dgz.many import generator_key
 from dgz.observations import toy
-from dgz.paper import Block, Item, Row, Spec, Store, item_names, load_spec
+from dgz.paper import Block, Item, Row, Spec, Store, comparison_spec, load_spec, paper_items
 from dgz.peers import make_method
 from dgz.progress import Progress
 from dgz.records import Record
@@ -41,7 +41,8 @@ _TOY, _TOY_EPOCHS = "toy", 600
 _QUICK = {"generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
 # The most of each setting, where a method or its generator has it. Of rows in a step, f-CLSWGAN has n_per_class by
 # default; contrastive generators compare all pairs of a step, so that large steps are slow.
-_QUICK_METHOD = {"n_epochs": 2, "n_per_class": 10, "batch_size": 1024, "n_steps": 10}
+_QUICK_METHOD = {"n_epochs": 2, "n_per_class": 10, "batch_size": 1024, "n_steps": 10, "steps_per_epoch": 10}
+_QUICK_METHOD |= {"n_episode_epochs": 1, "n_episodes": 10}
 _QUICK_GENERATOR = {"n_epochs": 1, "batch_size": 256, "n_critic": 1}
 Method = TypeVar("Method", bound=GZSLClassifier)
 
@@ -66,7 +67,7 @@ def reproduce(
     Parameters
     ----------
     names : sequence of str
-        Items, as :func:`~dgz.paper.item_names` lists them; ``all`` is all of them.
+        Items, as :func:`~dgz.paper.item_names` lists them; ``all`` are those of the paper, without ``peers``.
     source : str or Path, optional
         Folder with a folder for each data set (``CUB``, ``AWA2``, …) in the layout of xlsa17. Those that are missing
         are said to be, and the others are run.
@@ -96,24 +97,109 @@ def reproduce(
     DGZError
         Before any run, when something cannot be meant so.
     """
-    wanted = list(dict.fromkeys(item_names() if "all" in names else names))
+    wanted = list(dict.fromkeys(name for given in names for name in (paper_items() if given == "all" else [given])))
     specs = [load_spec(name) for name in wanted]
     if seeds is not None:
         require_count(seeds=seeds)
-    store = Store(out)
+    library = _Library(source, features, quick)
+    with Progress("runs") as progress:
+        return _carry_out(specs, library, Store(out), progress, quick=quick, seeds=seeds, device=device, say=say)
+
+
+def compare(
+    methods: Sequence[str],
+    source: str,
+    out: str | Path,
+    *,
+    features: str = "res101",
+    semantics: str = "att",
+    seeds: int = 5,
+    quick: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Item:
+    """Train methods on one data set, each with several seeds, or those of the runs that are not there yet.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Keys of :data:`~dgz.peers.METHODS`. Each has the settings published for a data set of this name, or its own
+        defaults where there are none.
+    source : str
+        See :func:`~dgz.data.load_data`.
+    out : str or Path
+        Gets ``records/`` and ``items/``, see :class:`~dgz.paper.Store`; of one data set and one choice of methods.
+    features, semantics : str
+        See :func:`~dgz.data.load_data`.
+    seeds : int
+        How many, from 0 on.
+    quick : bool
+        With a few steps of each training: to see that it works.
+    device : str
+        See :class:`~dgz.DGZ`.
+    progress : Progress, optional
+        What is told of finished runs; a bar by default.
+
+    Returns
+    -------
+    Item
+        Which runs the comparison is made of.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> item = compare(["center-ridge"], "numbers", tempfile.mkdtemp(), seeds=1)
+    >>> item.blocks[0].data, list(item.blocks[0].rows)
+    ('numbers', ['center-ridge'])
+    """
+    if not methods:
+        raise DGZError("A comparison needs at least one method.")
+    require_count(seeds=seeds)
+    data = load_data(source, features, semantics)
+    if not len(data.x_test_seen) or not len(data.x_test_unseen):
+        raise DGZError(f"{source} has no test rows of seen and of unseen classes, by which methods could be compared.")
+    found = _Source(data.name, data.semantics, data.features, str(source))
+    library = _OneDataSet(found, data)
+    spec = comparison_spec(list(dict.fromkeys(methods)), f"{found.data}/{found.semantics}", seeds)
+    for known in Store(out).items():
+        block = known.blocks[0] if known.name == spec.name else None
+        if block is None or [block.data, block.semantics, block.features] != [data.name, data.semantics, data.features]:
+            what = f"{known.name} on {block.title}" if block else known.name
+            raise DGZError(f"{out} holds results of something else ({what}): choose another folder.")
+    with progress or Progress("runs") as shown:
+        (item,) = _carry_out([spec], library, Store(out), shown, quick=quick, seeds=seeds, device=device)
+    return item
+
+
+def _carry_out(
+    specs: Sequence[Spec],
+    library: "_Library | _OneDataSet",
+    store: Store,
+    progress: Progress,
+    *,
+    quick: bool,
+    seeds: int | None,
+    device: str,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Item]:
+    """Plan the runs of specs, say so in the store, and make those that are not there."""
     if odd := [item.name for item in store.items() if item.quick != quick]:
         kind = "a quick reproduction" if not quick else "results"
-        raise DGZError(f"{out} holds {kind} ({listing(odd)}), which are not to be mixed: choose another folder.")
-    library = _Library(source, features, quick)
+        raise DGZError(
+            f"{store.folder} holds {kind} ({listing(odd)}), which are not to be mixed: choose another folder."
+        )
     planned = [_plan(spec, library, quick, seeds, device) for spec in specs]
     runs = {run.name: run for _, found in planned for run in found}
     if not runs:
         sentences = sorted({sentence for item, _ in planned for sentence in item.missing})
-        raise DGZError(f"There is no data to run {listing(wanted)} on. {' '.join(sentences)}")
+        names = listing([spec.name for spec in specs])
+        raise DGZError(f"There is no data to run {names} on. {' '.join(sentences)}")
     for item, _ in planned:
         store.write_item(item)
+    left = [run for run in runs.values() if not store.is_finished(run.name)]
+    progress.total = len(left)
     with one_thread() if quick else contextlib.nullcontext():
-        _make([run for run in runs.values() if not store.is_finished(run.name)], store, say)
+        _make(left, store, progress, say)
     return [item for item, _ in planned]
 
 
@@ -185,6 +271,19 @@ class _Library:
         return self._loaded[source]
 
 
+class _OneDataSet:
+    """Where a comparison gets its data from: one data set that was read already."""
+
+    def __init__(self, source: _Source, data: GZSLData) -> None:
+        self.source, self.data = source, data
+
+    def find(self, spec: Spec) -> tuple[list[_Source], list[str]]:
+        return [self.source], []
+
+    def load(self, source: _Source) -> GZSLData:
+        return self.data
+
+
 _EMBEDDED = _Source("numbers", "strokes", "pixels", "numbers")
 
 
@@ -198,7 +297,7 @@ class _Run:
     model: GZSLClassifier | None  # None is the toy
     seed: int
     source: _Source | None
-    library: _Library
+    library: "_Library | _OneDataSet"
     fold: tuple[int, int] | None  # number, and of how many
     quick: bool
 
@@ -213,14 +312,16 @@ class _Run:
     @cached_property
     def group(self) -> str:
         """The same for runs that can be made together: those that share a generator, trained on the same rows."""
-        if not isinstance(self.model, ComposedMethod) or self.row.evaluate_every:
+        if not isinstance(self.model, ComposedMethod) or self.row.evaluate_every or self.row.alone:
             return self.name
         known = [str(self.source), self.fold, self.row.subset, generator_key(self.model, self.seed)]
         known += [self.model.feature_scaling, self.model.attribute_scaling]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 
-def _plan(spec: Spec, library: _Library, quick: bool, seeds: int | None, device: str) -> tuple[Item, list[_Run]]:
+def _plan(
+    spec: Spec, library: "_Library | _OneDataSet", quick: bool, seeds: int | None, device: str
+) -> tuple[Item, list[_Run]]:
     """The runs of an item on all data sets that there are."""
     sources, missing = library.find(spec)
     runs: list[_Run] = []
@@ -250,7 +351,7 @@ def _run(
     source: _Source | None,
     seed: int,
     fold: tuple[int, int] | None,
-    library: _Library,
+    library: "_Library | _OneDataSet",
     quick: bool,
     device: str,
 ) -> _Run:
@@ -273,6 +374,7 @@ def _run(
         "observe": row.observe,
         "evaluate_every": row.evaluate_every,
         "quick": quick,
+        **({"alone": True} if row.alone else {}),  # one that shared its training has no time of its own
     }
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:10]
     where = _TOY if source is None else f"{source.data}-{source.semantics}".replace("*", "-tuned").lower()
@@ -289,7 +391,7 @@ def _run(
     )
 
 
-def _model(row: Row, source: _Source, library: _Library, quick: bool) -> GZSLClassifier:
+def _model(row: Row, source: _Source, library: "_Library | _OneDataSet", quick: bool) -> GZSLClassifier:
     """The unfitted model of a row: the method as published for the data set, and the row's settings."""
     model = make_method(row.method, source.data.removesuffix("*"), source.semantics)
     configure(model, [f"{key}={value}" for key, value in row.set.items()])
@@ -329,28 +431,27 @@ def _subset(row: Row, data: GZSLData, seed: int) -> Ints:
 
 
 # --- Making runs.
-def _make(runs: Sequence[_Run], store: Store, say: Callable[[str], None]) -> None:
+def _make(runs: Sequence[_Run], store: Store, progress: Progress, say: Callable[[str], None]) -> None:
     """Make runs, group by group; a group that another process is at is left to it until nothing else is left to do."""
     groups: dict[str, list[_Run]] = {}
     for one in runs:
         groups.setdefault(one.group, []).append(one)
     broken: list[str] = []
     left = list(groups.items())
-    with Progress("runs", total=len(runs)) as progress:
-        for wait in (False, True):
-            passed_over = []
-            for name, members in left:
-                with locked(store.folder / ".locks" / name, wait=wait) as is_held:
-                    if not is_held:
-                        passed_over.append((name, members))
-                        continue
-                    start = time.perf_counter()
-                    todo = [run for run in members if not store.is_finished(run.name)]  # by another process, meanwhile
-                    broken += _make_group(todo, store) if todo else []
-                    progress.advance(len(members), note=members[0].name)
-                    if todo:
-                        say(f"{time.perf_counter() - start:6.1f} s  {len(todo):3d} x {todo[0].name}")
-            left = passed_over
+    for wait in (False, True):
+        passed_over = []
+        for name, members in left:
+            with locked(store.folder / ".locks" / name, wait=wait) as is_held:
+                if not is_held:
+                    passed_over.append((name, members))
+                    continue
+                start = time.perf_counter()
+                todo = [run for run in members if not store.is_finished(run.name)]  # by another process, meanwhile
+                broken += _make_group(todo, store) if todo else []
+                progress.advance(len(members), note=members[0].name)
+                if todo:
+                    say(f"{time.perf_counter() - start:6.1f} s  {len(todo):3d} x {todo[0].name}")
+        left = passed_over
     for left_behind in (store.folder / ".locks").glob("*"):  # by a process that was killed, unless it is held
         with locked(left_behind, wait=False):
             pass

@@ -5,24 +5,51 @@ or not: ``centers`` gives the middle of each class, ``sample`` rows around it. T
 two is used. Generators of rival methods are here too, so that any classifier can be put on any of them.
 """
 
+from dgz.generators.aligned import AlignedVAEs
 from dgz.generators.base import ClassGenerator, NoiseUnit
 from dgz.generators.center import CenterMapper
 from dgz.generators.contrastive import ContrastiveWGANGP
 from dgz.generators.cvae import CVAE
+from dgz.generators.disentangled import DisentanglingVAE
+from dgz.generators.feedback import FeedbackVAEGAN
+from dgz.generators.flow import ZeroShotFlow
+from dgz.generators.refined import RefiningVAEGAN
+from dgz.generators.souls import SoulWGANGP
+from dgz.generators.vaegan import VAEGAN
 from dgz.generators.wgan import WGANGP, critic_slopes
 
 # By name: what the command line and files of models call them.
 GENERATORS: dict[str, type[ClassGenerator]] = {
-    kind.__name__: kind for kind in (WGANGP, CVAE, CenterMapper, ContrastiveWGANGP)
+    kind.__name__: kind
+    for kind in (
+        WGANGP,
+        CVAE,
+        CenterMapper,
+        ContrastiveWGANGP,
+        SoulWGANGP,
+        ZeroShotFlow,
+        VAEGAN,
+        FeedbackVAEGAN,
+        RefiningVAEGAN,
+        AlignedVAEs,
+        DisentanglingVAE,
+    )
 }
 
 __all__ = [
     "CVAE",
     "GENERATORS",
+    "VAEGAN",
     "WGANGP",
+    "AlignedVAEs",
     "CenterMapper",
     "ClassGenerator",
     "ContrastiveWGANGP",
+    "DisentanglingVAE",
+    "FeedbackVAEGAN",
     "NoiseUnit",
+    "RefiningVAEGAN",
+    "SoulWGANGP",
+    "ZeroShotFlow",
     "critic_slopes",
 ]

@@ -32,6 +32,7 @@ class CVAE(ClassGenerator):
 
     Examples
     --------
+    >>> import torch
     >>> x, y, attributes = torch.eye(2).repeat(9, 1), torch.arange(2).repeat(9), torch.eye(2)
     >>> vae = CVAE(n_epochs=2, hidden=(16, 8)).fit(x, y, attributes)
     >>> vae.sample(attributes, random_stream(0, "example")).shape

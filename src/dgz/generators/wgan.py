@@ -67,6 +67,8 @@ class WGANGP(ClassGenerator):
     torch.Size([2, 2])
     """
 
+    judge_epochs = _JUDGE_EPOCHS  # of the classifier that ``class_weight`` is about
+
     def __init__(
         self,
         *,
@@ -127,7 +129,7 @@ class WGANTraining(BatchTraining):
         self.networks = {"generator": generator.net_, "critic": self.critic}
         self.optimizers = {name: adam(net.parameters(), generator.learning_rate) for name, net in self.networks.items()}
         self.fused = self._fused_critic() if has_kernels(x.device) and in_range(self.precision, x, attributes) else None
-        self.judge = _Judge(x, y, seed, precision) if generator.class_weight else None
+        self.judge = _Judge(x, y, seed, precision, generator.judge_epochs) if generator.class_weight else None
 
     def _fused_critic(self) -> "CriticStep":
         from dgz.kernels import CriticStep
@@ -150,10 +152,14 @@ class WGANTraining(BatchTraining):
             vectors=together,
             count=count,
             rate=optimizer.param_groups[0]["lr"],
-            gp_weight=self.generator.gp_weight,
+            gp_weight=self._penalty_weight(),
             slope=SLOPE,
             dtype=OPERANDS[self.precision],
         )
+
+    def _penalty_weight(self) -> Tensor:
+        """The weight of the gradient penalty, on the device."""
+        return torch.tensor(self.generator.gp_weight, device=self.x.device)
 
     def step(self) -> dict[str, Tensor]:
         """Let the critic make its steps, and then the generator one."""
@@ -205,7 +211,7 @@ class WGANTraining(BatchTraining):
 class _Judge(Trainee):
     """A softmax classifier of the seen classes, trained as f-CLSWGAN's scripts train theirs, and then left as it is."""
 
-    def __init__(self, x: Tensor, y: Tensor, seed: int, precision: Precision) -> None:
+    def __init__(self, x: Tensor, y: Tensor, seed: int, precision: Precision, n_epochs: int = _JUDGE_EPOCHS) -> None:
         self.x, self.y, self.precision = x, y, precision
         self.rng = random_stream(seed, "judge", x.device)
         classes = torch.unique(y)
@@ -216,7 +222,7 @@ class _Judge(Trainee):
         self.networks = {"judge": self.net}
         self.optimizers = {"judge": adam(self.net.parameters(), _JUDGE_RATE)}
         self.n_steps = math.ceil(len(x) / _JUDGE_BATCH)
-        train("judge", self, _JUDGE_EPOCHS)
+        train("judge", self, n_epochs)
         self.net.requires_grad_(False)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -232,7 +238,7 @@ class _Judge(Trainee):
 
 @torch.no_grad()
 def critic_slopes(
-    critic: Critic, x: Tensor, fake: Tensor, a: Tensor, alpha: Tensor, gp_weight: float
+    critic: Critic, x: Tensor, fake: Tensor, a: Tensor, alpha: Tensor, gp_weight: float | Tensor
 ) -> tuple[Tensor, dict[Tensor, Tensor]]:
     r"""What the critic minimises, Eq. (4) turned round, and its derivatives in the critic's parameters.
 
@@ -253,7 +259,7 @@ def critic_slopes(
         Real rows, and generated rows of the same classes.
     a, alpha : (n, d_a), (n, 1)
         Their clean class vectors; α.
-    gp_weight : float
+    gp_weight : float, or one number on the device
         λ0.
 
     Returns

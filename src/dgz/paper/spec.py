@@ -6,15 +6,38 @@ runs. No torch here: the report reads specs too.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from typing import Any, Literal
 
 from dgz.errors import DGZError, require_choice
 
-Kind = Literal["table", "lines", "projection", "toy", "gradients"]
-METHODS = ("dgz", "dgz-without-generator", "f-clswgan", "ce-gzsl", "toy")
+Kind = Literal["table", "lines", "projection", "toy", "gradients", "comparison"]
+# Of dgz.peers, by the names of the command line; and the toy, which is none of them.
+METHODS = (
+    "dgz",
+    "dgz-without-generator",
+    "zla",
+    "ce-gzsl",
+    "sdgzsl",
+    "free",
+    "tf-vaegan",
+    "izf",
+    "f-vaegan-d2",
+    "lisgan",
+    "cada-vae",
+    "f-clswgan",
+    "agzsl",
+    "cn",
+    "tcn",
+    "center-ridge",
+    "eszsl",
+    "sae",
+    "nearest-prototype",
+    "seen-softmax",
+    "toy",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +61,11 @@ class Row:
         Test a classifier and the centres after every so many generator epochs.
     seeds : int
         How many, if not as many as the spec's other rows have.
+    alone : bool
+        Whether each run is trained by itself, so that its time is its own. True in a comparison.
     published : dict
-        Numbers of the paper by data set, under the first of the spec's columns.
+        Numbers of the paper by data set (``CUB``, or ``CUB/att`` for its attributes), under the first of the spec's
+        columns.
     sweep, series, x
         Of a row made by a sweep: the sweep's name, the line it belongs to, and its place on the axis.
     """
@@ -51,6 +77,7 @@ class Row:
     observe: tuple[str, ...] = ()
     evaluate_every: int = 0
     seeds: int | None = None
+    alone: bool = False
     published: dict[str, list[float]] = field(default_factory=dict)
     sweep: str = ""
     series: str = ""
@@ -159,7 +186,7 @@ class Spec:
 
 
 def item_names() -> list[str]:
-    """Names of all items, in the order of the paper.
+    """Names of all items: tables and figures in the order of the paper, and then comparisons of ours.
 
     Examples
     --------
@@ -184,7 +211,40 @@ _ORDER = (
     "tableA2",
     "tableA3",
     "figureA3",
+    "peers",
 )
+
+
+def paper_items() -> list[str]:
+    """Names of the items that are in the paper.
+
+    Examples
+    --------
+    >>> "table2" in paper_items(), "peers" in paper_items()
+    (True, False)
+    """
+    return [name for name in item_names() if load_spec(name).kind != "comparison"]
+
+
+def comparison_spec(methods: Sequence[str], data: str, seeds: int) -> Spec:
+    """A spec of our own: methods side by side on one data set, ``SET/SEMANTICS``."""
+    rows = tuple(Row(name=method, method=method, alone=True) for method in methods)
+    spec = Spec(
+        name=COMPARISON,
+        title="Methods side by side",
+        place="on the same rows, with the same seeds and by the same rules",
+        kind="comparison",
+        data=(data,),
+        columns=COMPARED,
+        seeds=seeds,
+        rows=rows,
+    )
+    _check(spec)
+    return spec
+
+
+COMPARISON = "comparison"
+COMPARED = ("acc_unseen", "acc_seen", "h", "acc_zsl", "ausuc")
 
 
 def load_spec(name: str) -> Spec:
@@ -205,6 +265,8 @@ def parse_spec(name: str, text: str) -> Spec:
     rows = [_make(Row, entry, name) for entry in content.pop("row", [])]
     for entry in content.pop("sweep", []):
         rows += _expand(entry, name)
+    if content.get("kind") == "comparison":
+        rows = [replace(row, alone=True) for row in rows]
     quoted = [_make(Quoted, entry, name) for entry in content.pop("quoted", [])]
     panels = [_make(Panel, entry, name) for entry in content.pop("panel", [])]
     claims = [_make(Claim, entry, name) for entry in content.pop("claim", [])]

@@ -5,12 +5,49 @@ from pathlib import Path
 from dgz.errors import DGZError, require_choice
 from dgz.estimator import GZSLClassifier, saved_method
 from dgz.model import DGZ
+from dgz.peers.agzsl import AGZSL
+from dgz.peers.cada_vae import CADAVAE
 from dgz.peers.ce_gzsl import CEGZSL
 from dgz.peers.center_ridge import CenterRidge
+from dgz.peers.class_norm import CN
+from dgz.peers.eszsl import ESZSL
 from dgz.peers.f_clswgan import FCLSWGAN
+from dgz.peers.f_vaegan import FVAEGAN
+from dgz.peers.free import FREE
+from dgz.peers.izf import IZF
+from dgz.peers.lis_gan import LisGAN, TransductiveLisGAN
+from dgz.peers.nearest_prototype import NearestPrototype
+from dgz.peers.sae import SAE
+from dgz.peers.sdgzsl import SDGZSL
+from dgz.peers.seen_softmax import SeenSoftmax
+from dgz.peers.tcn import TCN
+from dgz.peers.tf_vaegan import TFVAEGAN
 from dgz.peers.zla import ZLA
 
-__all__ = ["CEGZSL", "FCLSWGAN", "METHODS", "ZLA", "CenterRidge", "load_model", "make_method"]
+__all__ = [
+    "AGZSL",
+    "CADAVAE",
+    "CEGZSL",
+    "CN",
+    "ESZSL",
+    "FCLSWGAN",
+    "FREE",
+    "FVAEGAN",
+    "IZF",
+    "METHODS",
+    "SAE",
+    "SDGZSL",
+    "TCN",
+    "TFVAEGAN",
+    "ZLA",
+    "CenterRidge",
+    "LisGAN",
+    "NearestPrototype",
+    "SeenSoftmax",
+    "TransductiveLisGAN",
+    "load_model",
+    "make_method",
+]
 
 # By the names of the command line; in the order of reports.
 METHODS: dict[str, type[GZSLClassifier]] = {
@@ -18,8 +55,22 @@ METHODS: dict[str, type[GZSLClassifier]] = {
     "dgz-without-generator": DGZ,
     "zla": ZLA,
     "ce-gzsl": CEGZSL,
+    "free": FREE,
+    "tf-vaegan": TFVAEGAN,
+    "f-vaegan-d2": FVAEGAN,
+    "sdgzsl": SDGZSL,
+    "cada-vae": CADAVAE,
     "f-clswgan": FCLSWGAN,
+    "lisgan": LisGAN,
+    "izf": IZF,
+    "agzsl": AGZSL,
+    "cn": CN,
+    "tcn": TCN,
     "center-ridge": CenterRidge,
+    "eszsl": ESZSL,
+    "sae": SAE,
+    "nearest-prototype": NearestPrototype,
+    "seen-softmax": SeenSoftmax,
 }
 
 
@@ -36,7 +87,7 @@ def make_method(name: str, data: str = "", semantics: str = "") -> GZSLClassifie
     Examples
     --------
     >>> make_method("zla", "CUB", "sent").seen_ratio, make_method("zla", "my birds").seen_ratio
-    (30.0, 1.0)
+    (30.0, 100.0)
     """
     require_choice(name, tuple(METHODS), "method")
     kind = METHODS[name]

@@ -28,7 +28,7 @@ class ZLA(ComposedMethod):
         See :class:`~dgz.DGZ`.
     seen_ratio : float
         How much likelier the seen classes are, together, than the unseen ones (r). A large one keeps rows of seen
-        classes from pushing unseen classes away.
+        classes from pushing unseen classes away. Published values are from 30 to 1000, and the default lies between.
     temperature, d_hidden, n_epochs, learning_rate, lr_step, lr_factor, weight_decay, batch_size
         See :class:`~dgz.classifier.CosineClassifier`.
     feature_scaling, attribute_scaling, device, precision, random_state, verbose
@@ -65,7 +65,7 @@ class ZLA(ComposedMethod):
         n_per_class: int = 10,
         small_std: float = 0.1,
         large_std: float = 10.0,
-        seen_ratio: float = 1.0,
+        seen_ratio: float = 100.0,
         temperature: float = 0.04,
         d_hidden: int = 1024,
         n_epochs: int = 60,

@@ -2,12 +2,14 @@
 
 from dgz.report.page import write_report
 from dgz.report.paper import readme_table, update_readme, write_paper_report
+from dgz.report.paper_runs import read_runs
 from dgz.report.tables import HEADINGS, SCORES, oracle_rows, score_rows
 
 __all__ = [
     "HEADINGS",
     "SCORES",
     "oracle_rows",
+    "read_runs",
     "readme_table",
     "score_rows",
     "update_readme",

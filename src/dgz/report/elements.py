@@ -46,11 +46,12 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Pictures side by side; ``marks`` are colours and what they stand for."""
+    """Pictures side by side; ``marks`` are colours and what they stand for, ``style`` a class of the style sheet."""
 
     panels: list[Panel]
     notes: tuple[str, ...] = ()
     marks: tuple[tuple[str, str], ...] = ()
+    style: str = ""
     kind: ClassVar[str] = "figures"
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from dgz.errors import DGZError
 from dgz.files import write_whole
 from dgz.paper.claims import Decision, Verdict
-from dgz.paper.spec import Claim, Spec
+from dgz.paper.spec import COMPARISON, Claim, Spec
 from dgz.records import Record
+from dgz.report.comparison import comparison_elements
 from dgz.report.elements import Element, Figures, Fold, Panel, Table, markdown
 from dgz.report.figures import curve_figure, embedded, per_class_figure
 from dgz.report.page import render, write_page
@@ -60,6 +61,7 @@ def write_paper_report(
     *,
     command: str = "dgz reproduce",
     specs: Mapping[str, Spec] | None = None,
+    title: str | None = None,
 ) -> Path:
     """Write the page of a reproduction and its Markdown twin.
 
@@ -72,7 +74,9 @@ def write_paper_report(
     command : str
         What to type to run an item, before its name.
     specs : mapping, optional
-        The items to show, in order; those of the paper by default.
+        The items to show, in order; those of the paper by default, or that of a comparison where the folder is one.
+    title : str, optional
+        Heading of the page; by default, what the items are.
 
     Returns
     -------
@@ -80,17 +84,19 @@ def write_paper_report(
         The page.
     """
     runs = read_runs(folder, specs)
-    content = _content(runs, command)
+    ours = {one.spec.title for one in runs.items if one.spec.kind == "comparison"}
+    usual = ours.pop() if len(ours) == len(runs.items) == 1 else _TITLE
+    content = _content(runs, command, usual if title is None else title)
     html = render("paper.html.j2", **content)
     return write_page(Path(folder if out is None else out), html, _as_markdown(content))
 
 
 # --- What page and Markdown have in common.
-def _content(runs: Reproduction, command: str) -> dict[str, Any]:
+def _content(runs: Reproduction, command: str, title: str) -> dict[str, Any]:
     """Everything that is said, as text and elements."""
     decisions = [decision for one in runs.items for decision in one.decisions]
     return {
-        "title": _TITLE,
+        "title": title,
         "command": command,
         "quick": _QUICK if runs.is_quick else "",
         "rules": _RULES,
@@ -157,10 +163,17 @@ def _section(one: ItemRuns, command: str) -> dict[str, Any]:
     """An item: what is said about it, and its blocks."""
     return {
         "spec": one.spec,
-        "command": f"{command} {one.spec.name}{' --data DIR' if one.spec.data else ''}",
+        "command": _command(one.spec, command),
         "missing": list(one.item.missing) if one.item else ["This was not run yet."],
         "blocks": [(part.block.title, _facts(part, one.is_quick), _elements(one.spec, part)) for part in one.parts],
     }
+
+
+def _command(spec: Spec, command: str) -> str:
+    """What to type to make an item again."""
+    if spec.name == COMPARISON:
+        return f"dgz compare --data DIR --methods {','.join(row.method for row in spec.rows)} --seeds {spec.seeds}"
+    return f"{command} {spec.name}{' --data DIR' if spec.data else ''}"
 
 
 def _facts(part: Part, is_quick: bool) -> list[str]:
@@ -219,6 +232,8 @@ def _elements(spec: Spec, part: Part) -> list[Element]:
         return [projection_figures(spec, part), Fold(summary="Scores of these runs", elements=_numbers(spec, part))]
     if spec.kind == "toy":
         return [toy_figures(spec, part), toy_table(spec, part)]
+    if spec.kind == "comparison":
+        return comparison_elements(spec, part)
     if spec.kind == "gradients":
         return [gradients_table(spec, part), Fold(summary="Scores of these runs", elements=_numbers(spec, part))]
     tables: list[Element] = [*score_tables(spec, part)]
@@ -271,8 +286,9 @@ def _paragraphs(content: Mapping[str, Any]) -> Iterator[str]:
     rows = [(f"[{name}](#{name.lower()})", *others) for name, *others in content["contents"]]
     yield markdown_table(("Item", "What", "Place", "Claims", "Progress"), rows)
     yield "\n".join(f"- {name}: {value}" for name, value in content["facts"])
-    yield f"## Claims\n\n{content['claims_note']}"
-    yield f"Of all verdicts, one for each claim and data set: {content['claims_count']}."
+    if content["claims"]:
+        yield f"## Claims\n\n{content['claims_note']}"
+        yield f"Of all verdicts, one for each claim and data set: {content['claims_count']}."
     for spec, claims in content["claims"]:
         yield f"### Claims of {spec.name}"
         for claim, table in claims:

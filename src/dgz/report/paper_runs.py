@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgz.paper.claims import Decision, decide_all
-from dgz.paper.spec import Spec, item_names, load_spec
+from dgz.paper.spec import COMPARISON, Spec, comparison_spec, item_names, load_spec
 from dgz.paper.store import Block, Item, Store
 from dgz.records import Record
 
@@ -93,14 +93,23 @@ def read_runs(folder: str | Path, specs: Mapping[str, Spec] | None = None) -> Re
     folder : str or Path
         See :mod:`dgz.paper.store`.
     specs : mapping, optional
-        The items to look for, in order; those of the paper by default.
+        The items to look for, in order; those of the paper by default, or that of a comparison.
     """
     store = Store(folder)
-    specs = {name: load_spec(name) for name in item_names()} if specs is None else specs
     found = {item.name: item for item in store.items()}
+    if specs is None:
+        ours = found.get(COMPARISON)
+        specs = {COMPARISON: _as_run(ours)} if ours else {name: load_spec(name) for name in item_names()}
     records: dict[str, Record] = {}
     items = [_item_runs(spec, found.get(name), store, records) for name, spec in specs.items()]
     return Reproduction(items=items, records=records, unknown=[name for name in found if name not in specs])
+
+
+def _as_run(item: Item) -> Spec:
+    """The spec of a comparison, which has no file: its rows are named after their methods."""
+    (block,) = item.blocks
+    n_seeds = max(map(len, block.rows.values()))
+    return comparison_spec(list(block.rows), f"{block.data}/{block.semantics}", n_seeds)
 
 
 def _item_runs(spec: Spec, item: Item | None, store: Store, records: dict[str, Record]) -> ItemRuns:

@@ -173,11 +173,12 @@ def oracle_table(spec: Spec, part: Part, keys: Sequence[str]) -> Table:
 def published(entry: Row | Quoted, spec: Spec, block: Block) -> dict[str, float]:
     """Published numbers of a row for a block, in the units of our scores; empty where there are none.
 
-    Those of CUB were measured with sentence vectors, and stand beside no others.
+    Those of CUB were measured with sentence vectors unless they say otherwise, and stand beside no others.
     """
-    if block.data.rstrip("*") == "CUB" and block.semantics != "sent":
+    own = entry.published.get(f"{block.data}/{block.semantics}")
+    if own is None and block.data.rstrip("*") == "CUB" and block.semantics != "sent":
         return {}
-    numbers = zip(spec.columns, entry.published.get(block.data, []), strict=False)
+    numbers = zip(spec.columns, entry.published.get(block.data, []) if own is None else own, strict=False)
     return {key: number / 100 if is_percent(key) else number for key, number in numbers}
 
 
@@ -280,6 +281,12 @@ def times_table(found: Sequence[Record]) -> Table:
         values = [one[name] for one in parts if name in one]
         rows.append((name.replace("_", " "), f"{statistics.fmean(values):.1f}", str(len(values))))
     return Table(title="Time of a run", headings=("Part", "seconds", "Seeds"), rows=rows)
+
+
+def training_seconds(record: Record) -> float | None:
+    """What training took, with its share of one that several had in common; None where only its end was timed."""
+    shares = _shares(record)
+    return next((shares[name] for name in ("fit", "fit_together") if name in shares), None)
 
 
 def computing_seconds(record: Record) -> float:

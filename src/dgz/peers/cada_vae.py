@@ -1,0 +1,95 @@
+"""CADA-VAE (Schönfeld et al., CVPR 2019): rows and class vectors meet in the latent space of two aligned autoencoders.
+
+In DGZ's terms: the generator comes with an embedding (:class:`~dgz.generators.AlignedVAEs`), in whose space a linear
+softmax learns from latent vectors of real rows and of unseen classes' vectors.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from dgz.data.scaling import AttributeScaling, FeatureScaling
+from dgz.generators import AlignedVAEs, ClassGenerator
+from dgz.instances import Distribution
+from dgz.peers.xavier import XavierSoftmax, XavierSoftmaxMethod
+from dgz.training import Precision
+
+
+class _Softmax(XavierSoftmax):
+    gain = 0.5
+
+
+class CADAVAE(XavierSoftmaxMethod):
+    """CADA-VAE: a softmax classifier in a latent space that rows and class vectors have in common.
+
+    Faithful to the released code: networks, losses and their warm-up, how latent vectors are drawn, how many of each
+    class, all starts, Adam's settings, numbers of epochs. Four things differ. Test rows are scaled as the training rows
+    are; theirs by their own minimum and maximum, those of seen and of unseen classes apart. Which rows of a seen class
+    serve, where it has more than ``n_per_seen``, is random; theirs are the first of the file. An epoch of the
+    classifier ends with the last row; theirs leaves out rows that do not fill a batch. And T1 is of the classifier over
+    all classes; theirs is of another one, over the unseen classes. Nothing is selected on test rows, here or there.
+
+    Parameters
+    ----------
+    generator : ClassGenerator, optional
+        By default an :class:`~dgz.generators.AlignedVAEs`, whose ``n_per_seen`` is the number of latent vectors of each
+        seen class, as ``n_per_class`` is of each unseen one.
+    distribution, n_per_class, small_std, large_std, n_epochs, learning_rate, batch_size
+        See :class:`~dgz.peers.softmax.SoftmaxMethod`.
+    feature_scaling, attribute_scaling, device, precision, random_state, verbose
+        See :class:`~dgz.DGZ`.
+
+    Examples
+    --------
+    >>> from dgz import load_numbers
+    >>> data = load_numbers(0)
+    >>> model = CADAVAE(generator=AlignedVAEs(n_epochs=1, n_per_seen=10), n_per_class=20, n_epochs=2)
+    >>> model.fit(data.x_train, data.y_train, data.attributes).predict(data.x_test_seen).shape
+    (1600,)
+    """
+
+    # The classifier's epochs, which the authors determined on their validation splits; all else is the same for all.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "AWA2": {"n_epochs": 29},
+        "CUB": {"n_epochs": 23},
+        "SUN": {"n_epochs": 21},
+    }
+    softmax = _Softmax
+
+    def __init__(
+        self,
+        *,
+        generator: ClassGenerator | None = None,
+        distribution: Distribution = "generated",
+        n_per_class: int = 400,
+        small_std: float = 0.1,
+        large_std: float = 10.0,
+        n_epochs: int = 25,
+        learning_rate: float = 1e-3,
+        batch_size: int | None = 32,
+        feature_scaling: FeatureScaling = "minmax",
+        attribute_scaling: AttributeScaling = "none",
+        device: str = "auto",
+        precision: Precision = "tf32",
+        random_state: int = 0,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            generator=generator,
+            distribution=distribution,
+            n_per_class=n_per_class,
+            small_std=small_std,
+            large_std=large_std,
+            n_epochs=n_epochs,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            feature_scaling=feature_scaling,
+            attribute_scaling=attribute_scaling,
+            device=device,
+            precision=precision,
+            random_state=random_state,
+            verbose=verbose,
+        )
+
+    @staticmethod
+    def _default_generator() -> ClassGenerator:
+        return AlignedVAEs()

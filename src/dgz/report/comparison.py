@@ -1,0 +1,164 @@
+"""Methods side by side: an item's finished runs in; their ordering, and accuracy against time, out."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dgz.paper.spec import COMPARED, Spec
+from dgz.report.elements import Element, Figures, Panel, Table
+from dgz.report.figures import COLORS, canvas, embedded, inline
+from dgz.report.page import MEANS_NOTE
+from dgz.report.paper_runs import Part
+from dgz.report.paper_tables import NOTHING, heading, mean_text, oracle_table, seeds_text, training_seconds, values_of
+
+_ORDER_NOTE = (
+    "In the order of H. Seconds are those of training one model, on the device above; closed forms use its processor "
+    "alone. Parameters are all numbers that are learned and used after training."
+)
+_PARETO_NOTE = (
+    "Each dot is a method: mean H over seeds by the rule last, with bars of one sample standard deviation, over mean "
+    "training seconds. The line joins the methods that no other one beats in both."
+)
+_NEAR_X, _NEAR_Y = 0.32, 0.04  # shares of the axes within which two labels would touch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a method has done so far.
+
+    Attributes
+    ----------
+    method : str
+    mean, std : dict
+        Mean and sample standard deviation of each score over finished runs, as fractions; that of a single run is None.
+    seconds : float, optional
+        Mean training time.
+    n_parameters : int, optional
+    n_finished, n_planned : int
+        Runs.
+    """
+
+    method: str
+    mean: dict[str, float]
+    std: dict[str, float | None]
+    seconds: float | None
+    n_parameters: int | None
+    n_finished: int
+    n_planned: int
+
+
+def standings(spec: Spec, part: Part) -> list[Standing]:
+    """All methods by their mean H, best first; of equal ones in the order of the spec, those not run yet last."""
+    found = []
+    for row in spec.rows:
+        records = part.rows.get(row.name, [])
+        scores = {key: values for key in spec.columns if (values := values_of(records, key))}
+        seconds = [value for record in records if (value := training_seconds(record)) is not None]
+        sizes = [record.n_parameters for record in records if record.n_parameters is not None]
+        found.append(
+            Standing(
+                method=row.name,
+                mean={key: statistics.fmean(values) for key, values in scores.items()},
+                std={key: statistics.stdev(values) if len(values) > 1 else None for key, values in scores.items()},
+                seconds=statistics.fmean(seconds) if seconds else None,
+                n_parameters=max(sizes, default=None),
+                n_finished=len(records),
+                n_planned=part.planned(row.name),
+            )
+        )
+    return sorted(found, key=lambda one: -one.mean.get("h", -1.0))
+
+
+def comparison_elements(spec: Spec, part: Part) -> list[Element]:
+    """The ordering, accuracy against time, and our oracle beside published numbers."""
+    elements: list[Element] = [comparison_table(spec, part)]
+    if any(one.seconds for one in standings(spec, part)):
+        elements.append(pareto_figure(spec, part))
+    return [*elements, oracle_table(spec, part, spec.columns)]
+
+
+def comparison_table(spec: Spec, part: Part) -> Table:
+    """Methods in the order of their mean H by the rule last, with their time and size; then those not run yet."""
+    rows = []
+    for one in standings(spec, part):
+        scores = (mean_text(key, values_of(part.rows.get(one.method, []), key)) for key in spec.columns)
+        took = NOTHING if one.seconds is None else f"{one.seconds:.3g}"
+        size = NOTHING if one.n_parameters is None else number_text(one.n_parameters)
+        rows.append((one.method, *scores, took, size, seeds_text(one.n_finished, one.n_planned)))
+    notes = (_ORDER_NOTE, MEANS_NOTE)
+    return Table(title="Selection rule: last", headings=comparison_headings(spec.columns), rows=rows, notes=notes)
+
+
+def comparison_headings(columns: Sequence[str] = COMPARED) -> tuple[str, ...]:
+    """Headings of :func:`comparison_table`."""
+    return ("Method", *map(heading, columns), "Seconds", "Parameters", "Seeds")
+
+
+def number_text(number: int) -> str:
+    """A large number for people.
+
+    Examples
+    --------
+    >>> number_text(312), number_text(45_210), number_text(16_800_000)
+    ('312', '45.2 k', '16.8 M')
+    """
+    for size, word in ((1_000_000, " M"), (1_000, " k")):
+        if number >= size:
+            return f"{number / size:.1f}{word}"
+    return str(number)
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which points (cost, gain) no other one beats: with less cost as much gain, or more; cheapest first.
+
+    Examples
+    --------
+    >>> pareto_front([(1.0, 0.5), (2.0, 0.4), (3.0, 0.7), (0.5, 0.1)])
+    [3, 0, 2]
+    """
+    front: list[int] = []
+    for k in sorted(range(len(points)), key=lambda k: (points[k][0], -points[k][1])):
+        if not front or points[k][1] > points[front[-1]][1]:
+            front.append(k)
+    return front
+
+
+def pareto_figure(spec: Spec, part: Part) -> Figures:
+    """H over training seconds."""
+    shown = [one for one in standings(spec, part) if one.seconds and "h" in one.mean]
+    points = [(one.seconds or 0.0, 100 * one.mean["h"]) for one in shown]
+    front = pareto_front(points)
+    title = f"H against training time: {part.block.title}"
+    with canvas(7.4, 4.6) as (_, axes, buffer):
+        axes.set_xscale("log")
+        axes.plot(*zip(*(points[k] for k in front), strict=True), color=COLORS[8], linewidth=1.2, zorder=1)
+        for k, (one, (x, y)) in enumerate(zip(shown, points, strict=True)):
+            color = COLORS[1] if k in front else COLORS[0]
+            axes.errorbar(x, y, yerr=100 * (one.std["h"] or 0.0), fmt="o", color=color, markersize=5, elinewidth=1)
+        axes.margins(x=0.16, y=0.08)
+        axes.set(xlabel="training seconds (logarithmic)", ylabel="H, %")
+        low, high = axes.get_ylim()
+        for one, (x, y), height in zip(shown, points, _label_heights(points, high - low), strict=True):
+            axes.annotate(one.method, (x, y), xytext=(x * 1.06, height), fontsize=8.5, va="center")
+        axes.set_ylim(low, high)
+    best = ", ".join(shown[k].method for k in front)
+    panel = Panel(svg=embedded(inline(buffer, title)), title=title, caption=f"Not beaten in both: {best}.")
+    return Figures(panels=[panel], notes=(_PARETO_NOTE,), style="wide")
+
+
+def _label_heights(points: Sequence[tuple[float, float]], span: float) -> list[float]:
+    """Where labels stand so that none covers another: that of a higher dot stays, that of a lower one gives way."""
+    logs = [math.log10(x) for x, _ in points]
+    width = _NEAR_X * max(max(logs) - min(logs), 1e-9)
+    step = _NEAR_Y * span
+    heights: list[float] = [0.0] * len(points)
+    placed: list[int] = []
+    for k in sorted(range(len(points)), key=lambda k: -points[k][1]):
+        height = points[k][1]
+        for other in placed:  # highest first
+            if abs(logs[other] - logs[k]) < width and height > heights[other] - step:
+                height = min(height, heights[other] - step)
+        heights[k] = height
+        placed.append(k)
+    return heights
