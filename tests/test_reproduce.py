@@ -28,7 +28,7 @@ from dgz.files import write_json
 from dgz.paper import Item, Row, Spec, Store, load_spec, paper_items
 from dgz.paper.spec import parse_spec
 from dgz.records import Record, read_record_file
-from dgz.reproduce import _EMBEDDED, _Library, _model, _plan, _subset, reproduce
+from dgz.reproduce import _EMBEDDED, _Library, _model, _plan, _subset, compare, reproduce
 from dgz.training import Checkpoints
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}

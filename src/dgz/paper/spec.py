@@ -232,7 +232,7 @@ def comparison_spec(methods: Sequence[str], data: str, seeds: int) -> Spec:
     spec = Spec(
         name=COMPARISON,
         title="Methods side by side",
-        place="on the same rows, with the same seeds and by the same rules",
+        place="On the same rows, with the same seeds and by the same rules",
         kind="comparison",
         data=(data,),
         columns=COMPARED,

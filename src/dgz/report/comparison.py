@@ -18,7 +18,7 @@ _ORDER_NOTE = (
 )
 _PARETO_NOTE = (
     "Each dot is a method: mean H over seeds by the rule last, with bars of one sample standard deviation, over mean "
-    "training seconds. The line joins the methods that no other one beats in both."
+    "training seconds. The line is the best H to be had for a time; where it rises, no other method beats both."
 )
 _NEAR_X, _NEAR_Y = 0.32, 0.04  # shares of the axes within which two labels would touch
 
@@ -75,7 +75,8 @@ def comparison_elements(spec: Spec, part: Part) -> list[Element]:
     elements: list[Element] = [comparison_table(spec, part)]
     if any(one.seconds for one in standings(spec, part)):
         elements.append(pareto_figure(spec, part))
-    return [*elements, oracle_table(spec, part, spec.columns)]
+    # No rule chooses AUSUC, which is of scores and not of decisions, and no epoch but the last has it.
+    return [*elements, oracle_table(spec, part, [key for key in spec.columns if key != "ausuc"])]
 
 
 def comparison_table(spec: Spec, part: Part) -> Table:
@@ -132,7 +133,8 @@ def pareto_figure(spec: Spec, part: Part) -> Figures:
     title = f"H against training time: {part.block.title}"
     with canvas(7.4, 4.6) as (_, axes, buffer):
         axes.set_xscale("log")
-        axes.plot(*zip(*(points[k] for k in front), strict=True), color=COLORS[8], linewidth=1.2, zorder=1)
+        steps = {"color": COLORS[8], "linewidth": 1.2, "zorder": 1, "where": "post"}
+        axes.step(*zip(*(points[k] for k in front), strict=True), **steps)
         for k, (one, (x, y)) in enumerate(zip(shown, points, strict=True)):
             color = COLORS[1] if k in front else COLORS[0]
             axes.errorbar(x, y, yerr=100 * (one.std["h"] or 0.0), fmt="o", color=color, markersize=5, elinewidth=1)
@@ -140,7 +142,7 @@ def pareto_figure(spec: Spec, part: Part) -> Figures:
         axes.set(xlabel="training seconds (logarithmic)", ylabel="H, %")
         low, high = axes.get_ylim()
         for one, (x, y), height in zip(shown, points, _label_heights(points, high - low), strict=True):
-            axes.annotate(one.method, (x, y), xytext=(x * 1.06, height), fontsize=8.5, va="center")
+            axes.annotate(one.method, (x, y), xytext=(x * 1.06, height), fontsize=8.5, va="bottom")
         axes.set_ylim(low, high)
     best = ", ".join(shown[k].method for k in front)
     panel = Panel(svg=embedded(inline(buffer, title)), title=title, caption=f"Not beaten in both: {best}.")
