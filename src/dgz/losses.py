@@ -219,6 +219,19 @@ def pull_and_push(x: Tensor, y: Tensor, weights: Tensor, temperature: float) -> 
     return one_hot(y, len(weights)).to(x.dtype).T @ x / scale, -p.T @ x / scale
 
 
+def kl_divergence(mean: Tensor, log_var: Tensor) -> Tensor:
+    r"""Kullback-Leibler divergence (n,) of Gaussians with independent dimensions from N(0, I).
+
+    .. math:: \tfrac12 \sum_k (\mu_k^2 + \sigma_k^2 - \log \sigma_k^2 - 1)
+
+    Examples
+    --------
+    >>> kl_divergence(torch.tensor([[0.0, 0.0], [1.0, 2.0]]), torch.zeros(2, 2))
+    tensor([0.0000, 2.5000])
+    """
+    return (mean.square() + log_var.exp() - log_var - 1).sum(1) / 2
+
+
 def _wide(values: Tensor) -> Tensor:
     """At least float32: half precision cannot hold logits of small temperatures."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -150,6 +150,19 @@ def update(optimizer: Adam, gradients: Sequence[Tensor | None]) -> None:
     optimizer.step()
 
 
+def clipped(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
+    """Gradients whose norm, of all together, is no longer than ``most``.
+
+    Examples
+    --------
+    >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0), clipped([torch.tensor([3.0])], 5.0)
+    ([tensor([0.6000]), tensor([0.8000])], [tensor([3.])])
+    """
+    length = torch.stack([torch.linalg.vector_norm(values) for values in gradients]).norm()
+    share = (most / length.clamp(min=1e-12)).clamp(max=1.0)
+    return [values * share for values in gradients]
+
+
 def parameters_of(optimizer: Adam) -> list[Tensor]:
     """Everything that an optimizer moves."""
     return [values for group in optimizer.param_groups for values in group["params"]]

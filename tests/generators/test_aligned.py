@@ -14,7 +14,8 @@ from sklearn.base import clone
 from dgz import DGZ, load_numbers
 from dgz.errors import DGZError
 from dgz.generators import GENERATORS, AlignedVAEs, aligned
-from dgz.generators.aligned import kl_divergence, wasserstein_distance
+from dgz.generators.aligned import wasserstein_distance
+from dgz.losses import kl_divergence
 from dgz.training import Checkpoints, random_stream
 
 SMALL = settings(max_examples=40, deadline=None)

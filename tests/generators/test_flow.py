@@ -13,9 +13,9 @@ import reference
 from dgz import DGZ, load_numbers
 from dgz.errors import DGZError
 from dgz.generators import GENERATORS, ZeroShotFlow
-from dgz.generators.flow import Coupling, Flow, cut, squared_discrepancy
+from dgz.generators.flow import Coupling, Flow, squared_discrepancy
 from dgz.nets import initialise
-from dgz.training import Checkpoints, random_stream
+from dgz.training import Checkpoints, clipped, random_stream
 
 SMALL = settings(max_examples=40, deadline=None)
 SEEN = [0, 2, 3, 5]
@@ -326,7 +326,7 @@ def test_the_loss_is_the_weighted_sum_and_its_default_weights_are_the_recipes():
 def test_gradients_are_cut_together():
     gradients = [torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]
     for most, factor in ((10.0, 1.0), (5.0, 1.0), (2.5, 0.5)):
-        for found, whole in zip(cut(gradients, most), gradients, strict=True):
+        for found, whole in zip(clipped(gradients, most), gradients, strict=True):
             torch.testing.assert_close(found, factor * whole)
 
 

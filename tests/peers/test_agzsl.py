@@ -13,8 +13,9 @@ from dgz.data import GZSLData, load_numbers
 from dgz.errors import DGZError
 from dgz.metrics import decide, gzsl_scores
 from dgz.peers import AGZSL
-from dgz.peers.agzsl import Expert, _EpisodeTraining, _SeenExpertTraining, clipped, combine
+from dgz.peers.agzsl import Expert, _EpisodeTraining, _SeenExpertTraining, combine
 from dgz.task import Task
+from dgz.training import clipped
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dgz.errors import DGZError, require_at_least, require_choice, require_count
 from dgz.generators.base import BatchTraining, ClassGenerator, NoiseUnit
+from dgz.losses import kl_divergence
 from dgz.nets import MLP, BlockLinear, initialise
 from dgz.training import Precision, Trainee, adam, descend, random_stream
 
@@ -251,19 +252,6 @@ class _AlignedTraining(BatchTraining):
         descend(self.all, loss)
         found = {"loss": loss, "cross loss": cross, "alignment loss": apart, "kl loss": kl}
         return {name: value / len(x) for name, value in found.items()}
-
-
-def kl_divergence(mean: Tensor, log_var: Tensor) -> Tensor:
-    r"""Kullback-Leibler divergence (n,) of Gaussians with independent dimensions from N(0, I).
-
-    .. math:: \tfrac12 \sum_k (\mu_k^2 + \sigma_k^2 - \log \sigma_k^2 - 1)
-
-    Examples
-    --------
-    >>> kl_divergence(torch.tensor([[0.0, 0.0], [1.0, 2.0]]), torch.zeros(2, 2))
-    tensor([0.0000, 2.5000])
-    """
-    return (mean.square() + log_var.exp() - log_var - 1).sum(1) / 2
 
 
 def wasserstein_distance(one: Gaussian, other: Gaussian) -> Tensor:

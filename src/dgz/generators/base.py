@@ -162,6 +162,20 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         return value
 
 
+def seen_places(y: Tensor, n_classes: int) -> Tensor:
+    """Of each of ``n_classes`` classes, its number among those that the rows with classes y (n,) have; 0 for others.
+
+    Examples
+    --------
+    >>> seen_places(torch.tensor([4, 1, 4]), n_classes=6)
+    tensor([0, 0, 0, 0, 1, 0])
+    """
+    classes = torch.unique(y)
+    places = torch.zeros(n_classes, dtype=torch.long, device=y.device)
+    places[classes] = torch.arange(len(classes), device=y.device)
+    return places
+
+
 class BatchTraining(Trainee):
     """Training on random batches of rows with their clean class vectors."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dgz.errors import require_at_least, require_count
-from dgz.generators.base import NoiseUnit
+from dgz.generators.base import NoiseUnit, seen_places
 from dgz.generators.wgan import WGANGP, WGANTraining
 from dgz.nets import Comparator, Embedding, initialise, pair_scores
 from dgz.training import Precision, Trainee, adam, descend, has_kernels, random_stream, set_rate
@@ -167,8 +167,7 @@ class _ContrastiveTraining(WGANTraining):
             self.scores = fused
         classes = torch.unique(y)
         self.seen_vectors = attributes[classes]
-        self.place = torch.zeros(len(attributes), dtype=torch.long, device=x.device)  # of each class among the seen
-        self.place[classes] = torch.arange(len(classes), device=x.device)
+        self.place = seen_places(y, len(attributes))
         self.networks = {**self.networks, "embedding": self.embedding, "comparator": self.comparator}
         both = chain(self.embedding.parameters(), self.comparator.parameters())
         # The released code has one Adam for these and the critic. Their losses have no parameter in common and Adam

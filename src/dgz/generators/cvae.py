@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from dgz.errors import require_at_least, require_count
 from dgz.generators.base import BatchTraining, ClassGenerator, NoiseUnit
+from dgz.losses import kl_divergence
 from dgz.nets import MLP, initialise
 from dgz.training import Precision, Trainee, adam, descend, random_stream
 
@@ -97,7 +98,7 @@ class _VAETraining(BatchTraining):
         a = self.attributes[y]
         mean, log_var = self.encoder(x, a).chunk(2, dim=1)
         z = mean + (log_var / 2).exp() * vae._draw_prior(a, self.rng)
-        kl = (mean.square() + log_var.exp() - log_var - 1).sum(1).mean() / 2
+        kl = kl_divergence(mean, log_var).mean()
 
         def loss(vectors: Tensor) -> Tensor:
             distances: Tensor = (vae.net_(z, vectors) - x).square().sum(1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dgz.errors import require_at_least, require_count
 from dgz.generators.base import BatchTraining, ClassGenerator, NoiseUnit
 from dgz.nets import MLP, initialise
-from dgz.training import Precision, Trainee, adam, parameters_of, update
+from dgz.training import Precision, Trainee, adam, clipped, parameters_of, update
 
 _CLAMP = 2.0  # no coupling stretches a coordinate by more than e² or less than e⁻²
 _SLOPE = 0.01  # of the leaky ReLUs inside couplings
@@ -322,7 +322,7 @@ class _FlowTraining(BatchTraining):
             losses["discrepancy"] = squared_discrepancy(x, rows)
             value = value - settings.mmd_weight * losses["discrepancy"]
         gradients = torch.autograd.grad(value, parameters_of(self.optimizer))
-        update(self.optimizer, cut(gradients, settings.most_gradient))
+        update(self.optimizer, clipped(gradients, settings.most_gradient))
         return {"loss": value, **losses}
 
     def _flow_loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -370,15 +370,3 @@ def squared_discrepancy(x: Tensor, y: Tensor) -> Tensor:
     center = x.mean(0)  # distances do not move with the origin, and |x|² + |y|² − 2xy cancels least near it
     x, y = x - center, y - center
     return within(x) + within(y) - 2 * kernel(x, y).mean()
-
-
-def cut(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
-    """Gradients, made shorter together where the norm of all of them is larger than ``most``.
-
-    Examples
-    --------
-    >>> cut([torch.tensor([30.0]), torch.tensor([40.0])], most=10.0)
-    [tensor([6.0000]), tensor([8.0000])]
-    """
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    return [gradient * (most / norm.clamp(min=most)) for gradient in gradients]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from dgz.errors import require_at_least, require_choice, require_count
-from dgz.generators.base import NoiseUnit
+from dgz.generators.base import NoiseUnit, seen_places
 from dgz.generators.feedback import weighted_l1
 from dgz.generators.vaegan import VAEGAN, VAEGANTraining
 from dgz.nets import MLP, initialise
@@ -187,8 +187,7 @@ class RefiningTraining(VAEGANTraining):
         self.n_steps *= 2
         self.refiner = generator.refiner_.to(x.device)
         classes = torch.unique(y)
-        self.place = torch.zeros(len(attributes), dtype=torch.long, device=x.device)  # of each class among the seen
-        self.place[classes] = torch.arange(len(classes), device=x.device)
+        self.place = seen_places(y, len(attributes))
         centers = Centers(len(classes), attributes.shape[1])
         with torch.no_grad():
             centers.values.normal_(generator=random_stream(seed, "centers' start"))

@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from dgz.errors import require_at_least, require_count
-from dgz.generators.base import NoiseUnit
+from dgz.generators.base import NoiseUnit, seen_places
 from dgz.generators.wgan import WGANGP, WGANTraining
 from dgz.training import Precision, Trainee, random_stream
 
@@ -115,8 +115,7 @@ class _SoulTraining(WGANTraining):
         super().__init__(generator, x, y, attributes, seed, precision)
         classes = torch.unique(y)
         self.souls = find_souls(x, y, generator.n_souls, seed)
-        self.place = torch.zeros(len(attributes), dtype=torch.long, device=x.device)  # of each class among the seen
-        self.place[classes] = torch.arange(len(classes), device=x.device)
+        self.place = seen_places(y, len(attributes))
         self.vectors_of_fakes = attributes[classes].repeat_interleave(generator.n_fakes, dim=0)
 
     def guidance(self, generated: Tensor, x: Tensor, y: Tensor) -> Tensor | float:

@@ -14,6 +14,7 @@ from torch.optim import Adam
 from dgz.errors import DGZError, require_at_least
 from dgz.generators.base import NoiseUnit
 from dgz.generators.wgan import WGANGP, WGANTraining, critic_slopes
+from dgz.losses import kl_divergence
 from dgz.nets import MLP, SLOPE, Critic, initialise
 from dgz.training import Precision, Trainee, adam, parameters_of, random_stream, update
 
@@ -175,7 +176,7 @@ class VAEGANTraining(WGANTraining):
         x, y, a, noisy_a = (part.chunk(n_critic)[-1] for part in (x, y, a, noisy_a))
         mean, log_var = self.encode(x, a)
         logits = decode(self.draw_code(mean, log_var), noisy_a)
-        reconstruction, kl = reconstruction_loss(logits, x), kl_loss(mean, log_var)
+        reconstruction, kl = reconstruction_loss(logits, x), kl_divergence(mean, log_var).mean()
         generated = as_rows(logits if vae.encoded_noise else decode(vae._draw_prior(a, self.rng), noisy_a))
         opinion = self.critic(generated, a).float().mean()
         loss = reconstruction + self.weigh_kl(kl) - vae.gan_weight * opinion + self.guidance(generated, x, y)
@@ -274,17 +275,6 @@ def reconstruction_loss(logits: Tensor, x: Tensor) -> Tensor:
     tensor(1.3863)
     """
     return binary_cross_entropy_with_logits(logits.float(), x.clamp(0, 1), reduction="sum") / len(x)
-
-
-def kl_loss(mean: Tensor, log_var: Tensor) -> Tensor:
-    r"""KL divergence of :math:`N(\mu, \sigma^2)` from :math:`N(0, I)`, the mean over rows (n, d_z).
-
-    Examples
-    --------
-    >>> kl_loss(torch.tensor([[3.0, 1.0]]), torch.zeros(1, 2))
-    tensor(5.)
-    """
-    return (mean.square() + log_var.exp() - log_var - 1).sum(1).mean() / 2
 
 
 def as_rows(logits: Tensor) -> Tensor:

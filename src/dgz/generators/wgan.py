@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dgz.errors import require_at_least, require_count
-from dgz.generators.base import BatchTraining, ClassGenerator, NoiseUnit
+from dgz.generators.base import BatchTraining, ClassGenerator, NoiseUnit, seen_places
 from dgz.nets import SLOPE, BlockLinear, Critic, initialise
 from dgz.training import (
     OPERANDS,
@@ -215,8 +215,7 @@ class _Judge(Trainee):
         self.x, self.y, self.precision = x, y, precision
         self.rng = random_stream(seed, "judge", x.device)
         classes = torch.unique(y)
-        self.place = torch.zeros(int(classes[-1]) + 1, dtype=torch.long, device=x.device)  # of each class among them
-        self.place[classes] = torch.arange(len(classes), device=x.device)
+        self.place = seen_places(y, int(classes[-1]) + 1)
         net = BlockLinear([x.shape[1]], len(classes))
         self.net = initialise(net, random_stream(seed, "judge's start")).to(x.device)
         self.networks = {"judge": self.net}

@@ -6,7 +6,6 @@ second which unseen class it is of otherwise.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +19,7 @@ from dgz.losses import cross_entropy
 from dgz.nets import MLP, BlockLinear, Start, initialise
 from dgz.peers.scoring import ScoringMethod, SeenTraining, width
 from dgz.task import Task
-from dgz.training import Checkpoints, Precision, Row, parameters_of, random_stream, train, update
+from dgz.training import Checkpoints, Precision, Row, clipped, parameters_of, random_stream, train, update
 
 _FEWEST_CLASSES = 4  # seen ones, of which two pairs are mixed and told apart
 
@@ -242,19 +241,6 @@ class Expert(nn.Module):
         lengths = torch.linalg.vector_norm(weights, dim=-1, dtype=torch.float).clamp(min=1e-12)
         products = torch.bmm(weights, x[:, :, None]).squeeze(-1)
         return cast(Tensor, self.scale * products.float() / lengths)
-
-
-def clipped(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
-    """Gradients whose norm, of all together, is no longer than ``most``.
-
-    Examples
-    --------
-    >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0), clipped([torch.tensor([3.0])], 5.0)
-    ([tensor([0.6000]), tensor([0.8000])], [tensor([3.])])
-    """
-    length = torch.stack([torch.linalg.vector_norm(values) for values in gradients]).norm()
-    share = (most / length.clamp(min=1e-12)).clamp(max=1.0)
-    return [values * share for values in gradients]
 
 
 class _ExpertTraining(SeenTraining):
