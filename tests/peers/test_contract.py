@@ -1,5 +1,6 @@
 """What every method has in common, whatever it is: fit, predict, decision_function, save, load, seeds, presets."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from dgz.estimator import GZSLClassifier
 from dgz.experiments import run
 from dgz.metrics import gzsl_scores
 from dgz.model import DGZ
-from dgz.peers import METHODS, load_model, make_method
+from dgz.peers import CADAVAE, FCLSWGAN, METHODS, TFVAEGAN, load_model, make_method
+from dgz.peers.softmax import with_defaults
 from dgz.reproduce import shortened
+from dgz.settings import configure
 from dgz.trained import TrainedMethod
 
 NAMES = sorted(METHODS)
@@ -157,3 +160,18 @@ def test_unknown_methods_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(json.dumps({"format": "dgz-model", "version": 1, "method": "Magic"}))
     with pytest.raises(DGZError, match="'Magic', which is not known here"):
         load_model(tmp_path)
+
+
+def test_defaults_that_a_method_changes_are_its_signatures() -> None:
+    assert inspect.signature(CADAVAE).parameters["n_per_class"].default == 400
+    assert CADAVAE().get_params()["n_per_class"] == clone(CADAVAE()).n_per_class == 400
+    assert CADAVAE(n_per_class=3).n_per_class == 3
+    assert FCLSWGAN().n_per_class == 300  # which shares the constructor behind it
+    assert TFVAEGAN().attribute_scaling == "unit"  # inherited
+    assert configure(CADAVAE(), ["n_epochs=3"]).n_epochs == 3
+    with pytest.raises(DGZError, match="n_epochs must be a whole number"):
+        configure(CADAVAE(), ["n_epochs=many"])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_epoch'"):
+        CADAVAE(n_epoch=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="FCLSWGAN has no setting n_rows"):
+        with_defaults(n_rows=3)(FCLSWGAN)

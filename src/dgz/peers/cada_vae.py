@@ -7,17 +7,16 @@ softmax learns from latent vectors of real rows and of unseen classes' vectors.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dgz.data.scaling import AttributeScaling, FeatureScaling
 from dgz.generators import AlignedVAEs, ClassGenerator
-from dgz.instances import Distribution
+from dgz.peers.softmax import with_defaults
 from dgz.peers.xavier import XavierSoftmax, XavierSoftmaxMethod
-from dgz.training import Precision
 
 
 class _Softmax(XavierSoftmax):
     gain = 0.5
 
 
+@with_defaults(n_per_class=400, batch_size=32)
 class CADAVAE(XavierSoftmaxMethod):
     """CADA-VAE: a softmax classifier in a latent space that rows and class vectors have in common.
 
@@ -54,41 +53,6 @@ class CADAVAE(XavierSoftmaxMethod):
         "SUN": {"n_epochs": 21},
     }
     softmax = _Softmax
-
-    def __init__(
-        self,
-        *,
-        generator: ClassGenerator | None = None,
-        distribution: Distribution = "generated",
-        n_per_class: int = 400,
-        small_std: float = 0.1,
-        large_std: float = 10.0,
-        n_epochs: int = 25,
-        learning_rate: float = 1e-3,
-        batch_size: int | None = 32,
-        feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "none",
-        device: str = "auto",
-        precision: Precision = "tf32",
-        random_state: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            generator=generator,
-            distribution=distribution,
-            n_per_class=n_per_class,
-            small_std=small_std,
-            large_std=large_std,
-            n_epochs=n_epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            feature_scaling=feature_scaling,
-            attribute_scaling=attribute_scaling,
-            device=device,
-            precision=precision,
-            random_state=random_state,
-            verbose=verbose,
-        )
 
     @staticmethod
     def _default_generator() -> ClassGenerator:

@@ -7,13 +7,11 @@ classifier is a linear softmax over features scaled to [0, 1].
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dgz.data.scaling import AttributeScaling, FeatureScaling
 from dgz.generators import VAEGAN, ClassGenerator
-from dgz.instances import Distribution
-from dgz.peers.softmax import SoftmaxMethod
-from dgz.training import Precision
+from dgz.peers.softmax import SoftmaxMethod, with_defaults
 
 
+@with_defaults(attribute_scaling="unit")
 class FVAEGAN(SoftmaxMethod):
     """f-VAEGAN-D2 without unlabelled rows: features by a VAE-GAN, and a softmax classifier of real and generated ones.
 
@@ -54,41 +52,6 @@ class FVAEGAN(SoftmaxMethod):
             "learning_rate": 5e-4,
         },
     }
-
-    def __init__(
-        self,
-        *,
-        generator: ClassGenerator | None = None,
-        distribution: Distribution = "generated",
-        n_per_class: int = 300,
-        small_std: float = 0.1,
-        large_std: float = 10.0,
-        n_epochs: int = 25,
-        learning_rate: float = 1e-3,
-        batch_size: int | None = None,
-        feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "unit",
-        device: str = "auto",
-        precision: Precision = "tf32",
-        random_state: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            generator=generator,
-            distribution=distribution,
-            n_per_class=n_per_class,
-            small_std=small_std,
-            large_std=large_std,
-            n_epochs=n_epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            feature_scaling=feature_scaling,
-            attribute_scaling=attribute_scaling,
-            device=device,
-            precision=precision,
-            random_state=random_state,
-            verbose=verbose,
-        )
 
     @staticmethod
     def _default_generator() -> ClassGenerator:

@@ -7,13 +7,11 @@ noise rows are made, and the classifier a linear softmax over features scaled to
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dgz.data.scaling import AttributeScaling, FeatureScaling
 from dgz.generators import ClassGenerator, ZeroShotFlow
-from dgz.instances import Distribution
-from dgz.peers.softmax import SoftmaxMethod
-from dgz.training import Precision
+from dgz.peers.softmax import SoftmaxMethod, with_defaults
 
 
+@with_defaults(n_per_class=400, n_epochs=30, learning_rate=0.005, batch_size=512)
 class IZF(SoftmaxMethod):
     """IZF: an invertible flow between features and class vectors, whose inverse generates, and a softmax classifier.
 
@@ -54,41 +52,6 @@ class IZF(SoftmaxMethod):
         "SUN": {"generator__n_epochs": 70, "n_per_class": 400},
         "APY": {"generator__n_epochs": 120, "n_per_class": 2000},
     }
-
-    def __init__(
-        self,
-        *,
-        generator: ClassGenerator | None = None,
-        distribution: Distribution = "generated",
-        n_per_class: int = 400,
-        small_std: float = 0.1,
-        large_std: float = 10.0,
-        n_epochs: int = 30,
-        learning_rate: float = 5e-3,
-        batch_size: int | None = 512,
-        feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "none",
-        device: str = "auto",
-        precision: Precision = "tf32",
-        random_state: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            generator=generator,
-            distribution=distribution,
-            n_per_class=n_per_class,
-            small_std=small_std,
-            large_std=large_std,
-            n_epochs=n_epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            feature_scaling=feature_scaling,
-            attribute_scaling=attribute_scaling,
-            device=device,
-            precision=precision,
-            random_state=random_state,
-            verbose=verbose,
-        )
 
     @staticmethod
     def _default_generator() -> ClassGenerator:

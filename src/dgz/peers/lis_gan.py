@@ -15,16 +15,15 @@ from scipy.special import entr, softmax
 
 from dgz.classifier import CosineClassifier
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row
-from dgz.data.scaling import AttributeScaling, FeatureScaling
 from dgz.errors import DGZError
 from dgz.generators import ClassGenerator, SoulWGANGP
-from dgz.instances import Distribution
-from dgz.peers.softmax import SoftmaxMethod
-from dgz.training import Precision, pick_device
+from dgz.peers.softmax import SoftmaxMethod, with_defaults
+from dgz.training import pick_device
 
 _CONFIDENT_SHARE = 0.6
 
 
+@with_defaults(n_epochs=50)
 class LisGAN(SoftmaxMethod):
     """LisGAN without its self-training on test rows: features generated near souls, and a softmax classifier.
 
@@ -87,41 +86,6 @@ class LisGAN(SoftmaxMethod):
             "n_per_class": 1800,
         },
     }
-
-    def __init__(
-        self,
-        *,
-        generator: ClassGenerator | None = None,
-        distribution: Distribution = "generated",
-        n_per_class: int = 300,
-        small_std: float = 0.1,
-        large_std: float = 10.0,
-        n_epochs: int = 50,
-        learning_rate: float = 1e-3,
-        batch_size: int | None = None,
-        feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "none",
-        device: str = "auto",
-        precision: Precision = "tf32",
-        random_state: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            generator=generator,
-            distribution=distribution,
-            n_per_class=n_per_class,
-            small_std=small_std,
-            large_std=large_std,
-            n_epochs=n_epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            feature_scaling=feature_scaling,
-            attribute_scaling=attribute_scaling,
-            device=device,
-            precision=precision,
-            random_state=random_state,
-            verbose=verbose,
-        )
 
     @staticmethod
     def _default_generator() -> ClassGenerator:

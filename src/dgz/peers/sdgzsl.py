@@ -7,13 +7,12 @@ rows spread and a linear softmax decides.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dgz.data.scaling import AttributeScaling, FeatureScaling
 from dgz.generators import ClassGenerator, DisentanglingVAE
-from dgz.instances import Distribution
+from dgz.peers.softmax import with_defaults
 from dgz.peers.xavier import XavierSoftmaxMethod
-from dgz.training import Precision
 
 
+@with_defaults(n_per_class=1200, n_epochs=50, learning_rate=0.003)
 class SDGZSL(XavierSoftmaxMethod):
     """SDGZSL: a softmax classifier of what is left of rows without all that has nothing to do with their class vectors.
 
@@ -105,41 +104,6 @@ class SDGZSL(XavierSoftmaxMethod):
             "learning_rate": 1e-3,
         },
     }
-
-    def __init__(
-        self,
-        *,
-        generator: ClassGenerator | None = None,
-        distribution: Distribution = "generated",
-        n_per_class: int = 1200,
-        small_std: float = 0.1,
-        large_std: float = 10.0,
-        n_epochs: int = 50,
-        learning_rate: float = 3e-3,
-        batch_size: int | None = None,
-        feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "none",
-        device: str = "auto",
-        precision: Precision = "tf32",
-        random_state: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            generator=generator,
-            distribution=distribution,
-            n_per_class=n_per_class,
-            small_std=small_std,
-            large_std=large_std,
-            n_epochs=n_epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            feature_scaling=feature_scaling,
-            attribute_scaling=attribute_scaling,
-            device=device,
-            precision=precision,
-            random_state=random_state,
-            verbose=verbose,
-        )
 
     @staticmethod
     def _default_generator() -> ClassGenerator:

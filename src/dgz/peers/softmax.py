@@ -1,6 +1,9 @@
 """A generator of any kind with a linear softmax classifier: the frame of the methods before DGZ."""
 
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from dgz.classifier import CosineClassifier, Weights
 from dgz.composed import ComposedMethod
@@ -10,6 +13,38 @@ from dgz.generators import ClassGenerator
 from dgz.instances import Distribution
 from dgz.losses import Gate, Loss
 from dgz.training import Precision
+
+Method = TypeVar("Method", bound=ComposedMethod)
+
+
+def with_defaults(**defaults: Any) -> Callable[[type[Method]], type[Method]]:
+    """Give the constructor that a method inherits other defaults, as if it had been written out with them.
+
+    Examples
+    --------
+    >>> import inspect
+    >>> @with_defaults(n_per_class=7)
+    ... class Sevenfold(SoftmaxMethod): ...
+    >>> inspect.signature(Sevenfold).parameters["n_per_class"].default
+    7
+    """
+
+    def change(kind: type[Method]) -> type[Method]:
+        inherited = kind.__init__
+        known = inspect.signature(inherited)
+        if odd := set(defaults) - set(known.parameters):
+            raise TypeError(f"{kind.__name__} has no setting {', '.join(sorted(odd))}.")
+
+        @functools.wraps(inherited)
+        def construct(self: Any, **settings: Any) -> None:
+            inherited(self, **{**defaults, **settings})
+
+        parameters = [one.replace(default=defaults.get(name, one.default)) for name, one in known.parameters.items()]
+        construct.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+        kind.__init__ = construct  # type: ignore[method-assign]
+        return kind
+
+    return change
 
 
 class SoftmaxMethod(ComposedMethod):
