@@ -101,6 +101,13 @@ def test_the_figure_shows_all_that_have_a_time(spec: Spec, part: Part) -> None:
     assert "resumed" not in text
 
 
+@pytest.mark.parametrize("seconds", [1e-4, 0.1, 0.116, 1.0, 3e5])
+def test_a_single_method_has_a_figure_too(part: Part, spec: Spec, seconds: float) -> None:
+    alone = Part(block=part.block, rows={"fast": [record(0.797, seconds)]}, folds={})
+    (panel,) = pareto_figure(spec, alone).panels
+    assert panel.caption == "Not beaten in both: fast."
+
+
 def test_labels_of_near_dots_do_not_cover_each_other() -> None:
     points = [(10.0, 60.0), (11.0, 60.1), (12.0, 59.9), (1000.0, 60.0)]
     heights = _label_heights(points, span=10.0)

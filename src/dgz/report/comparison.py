@@ -138,12 +138,14 @@ def pareto_figure(spec: Spec, part: Part) -> Figures:
         for k, (one, (x, y)) in enumerate(zip(shown, points, strict=True)):
             color = COLORS[1] if k in front else COLORS[0]
             axes.errorbar(x, y, yerr=100 * (one.std["h"] or 0.0), fmt="o", color=color, markersize=5, elinewidth=1)
-        axes.margins(x=0.16, y=0.08)
+        # Room for names on the right, and for a single dot, of which no limits follow.
+        seconds, heights = zip(*points, strict=True)
+        room = max((max(seconds) / min(seconds)) ** 0.16, 2.0)
+        low, high = min(heights) - 4, max(heights) + 4
+        axes.set(xlim=(min(seconds) / room, max(seconds) * room), ylim=(low, high))
         axes.set(xlabel="training seconds (logarithmic)", ylabel="H, %")
-        low, high = axes.get_ylim()
         for one, (x, y), height in zip(shown, points, _label_heights(points, high - low), strict=True):
             axes.annotate(one.method, (x, y), xytext=(x * 1.06, height), fontsize=8.5, va="bottom")
-        axes.set_ylim(low, high)
     best = ", ".join(shown[k].method for k in front)
     panel = Panel(svg=embedded(inline(buffer, title)), title=title, caption=f"Not beaten in both: {best}.")
     return Figures(panels=[panel], notes=(_PARETO_NOTE,), style="wide")
