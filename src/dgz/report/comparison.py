@@ -132,18 +132,17 @@ def pareto_figure(spec: Spec, part: Part) -> Figures:
     front = pareto_front(points)
     title = f"H against training time: {part.block.title}"
     with canvas(7.4, 4.6) as (_, axes, buffer):
-        axes.set_xscale("log")
+        # Room for names on the right, and for a single dot, of which no limits follow: so they are set beforehand.
+        seconds, heights = zip(*points, strict=True)
+        room = max((max(seconds) / min(seconds)) ** 0.16, 2.0)
+        low, high = min(heights) - 4, max(heights) + 4
+        axes.set(xscale="log", xlim=(min(seconds) / room, max(seconds) * room), ylim=(low, high))
+        axes.set(xlabel="training seconds (logarithmic)", ylabel="H, %")
         steps = {"color": COLORS[8], "linewidth": 1.2, "zorder": 1, "where": "post"}
         axes.step(*zip(*(points[k] for k in front), strict=True), **steps)
         for k, (one, (x, y)) in enumerate(zip(shown, points, strict=True)):
             color = COLORS[1] if k in front else COLORS[0]
             axes.errorbar(x, y, yerr=100 * (one.std["h"] or 0.0), fmt="o", color=color, markersize=5, elinewidth=1)
-        # Room for names on the right, and for a single dot, of which no limits follow.
-        seconds, heights = zip(*points, strict=True)
-        room = max((max(seconds) / min(seconds)) ** 0.16, 2.0)
-        low, high = min(heights) - 4, max(heights) + 4
-        axes.set(xlim=(min(seconds) / room, max(seconds) * room), ylim=(low, high))
-        axes.set(xlabel="training seconds (logarithmic)", ylabel="H, %")
         for one, (x, y), height in zip(shown, points, _label_heights(points, high - low), strict=True):
             axes.annotate(one.method, (x, y), xytext=(x * 1.06, height), fontsize=8.5, va="bottom")
     best = ", ".join(shown[k].method for k in front)
