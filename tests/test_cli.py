@@ -828,7 +828,7 @@ def test_methods_are_compared_on_own_data(inside: Inside, bundle: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--methods", "zla,magic"), "method of 'magic' in comparison must be one of dgz, "),
+        (("--methods", "zla,magic"), "Error: method must be one of dgz, "),
         (("--methods", " , "), "A comparison needs at least one method."),
         (("--seeds", 0), "seeds must be"),
         (("--data", "nowhere"), "nowhere"),

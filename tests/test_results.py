@@ -11,6 +11,21 @@ from dgz.reproduce import _Library, _plan
 
 RESULTS = Store(ROOT / "results")
 ITEMS = {item.name: item for item in RESULTS.items()}
+# Rows of the comparison that have not been run on real data yet.
+WAITING = (
+    "CE-GZSL",
+    "SDGZSL",
+    "FREE",
+    "TF-VAEGAN",
+    "IZF",
+    "LisGAN",
+    "Chou et al. (AGZSL)",
+    "kernel ridge",
+    "ESZSL",
+    "SAE",
+    "nearest prototype",
+    "seen-only softmax",
+)
 
 
 @pytest.mark.data
@@ -21,8 +36,10 @@ def test_an_item_is_made_of_the_runs_that_its_spec_asks_for(name: str, data_root
     assert ITEMS[name] == planned
     ids = [run for block in planned.blocks for runs in (*block.rows.values(), *block.folds.values()) for run in runs]
     assert ids
-    # The comparison grows run by run; what is missing of it, its page says.
-    assert all(RESULTS.is_finished(run) for run in ids) or name == "peers"
+    missing = {run for run in ids if not RESULTS.is_finished(run)}
+    # The comparison grows method by method, as its page says; of a method, all runs are there or none.
+    rows = WAITING if name == "peers" else ()
+    assert missing == {run for block in planned.blocks for row in rows for run in block.rows[row]}
 
 
 def test_records_are_results_and_small() -> None:
@@ -31,10 +48,12 @@ def test_records_are_results_and_small() -> None:
         run
         for item in ITEMS.values()
         for block in item.blocks
-        for runs in (*block.rows.values(), *block.folds.values())
+        for rows in (block.rows, block.folds)
+        for row, runs in rows.items()
         for run in runs
+        if item.name != "peers" or row not in WAITING
     }
-    assert {path.stem for path in paths} <= used  # nothing is left over
+    assert {path.stem for path in paths} == used  # nothing is left over
     assert not any(RESULTS.read(path.stem).quick for path in paths)
     sizes = [path.stat().st_size for path in paths]
     assert max(sizes) < 100_000

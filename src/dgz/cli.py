@@ -456,7 +456,10 @@ def _load_data_for(model: "GZSLClassifier", source: str, features: str, semantic
 @app.command()
 def reproduce(
     items: Annotated[
-        list[str], typer.Argument(help="Tables and figures of the paper: table1 … figureA3, or [b]all[/b].")
+        list[str],
+        typer.Argument(
+            help="Tables and figures of the paper, table1 … figureA3, or [b]all[/b]; or [b]peers[/b]: rivals."
+        ),
     ],
     source: Annotated[
         Path | None, typer.Option("--data", help="Folder with a folder for each data set: CUB, AWA2, …")
@@ -532,7 +535,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Train several methods on one data set with the same seeds, and compare them; finished runs are not run twice."""
-    from dgz.peers import METHODS
+    from dgz.peers import METHODS, preset_of
     from dgz.progress import ProgressTable
     from dgz.report import read_runs, write_paper_report
     from dgz.report.comparison import comparison_headings, comparison_table, standings
@@ -564,6 +567,12 @@ def compare(
         _print_table(headings, comparison_table(*so_far()).rows)
         console = _console()
         console.print("Rule last: the final weights; percent, mean ± sample standard deviation over seeds.")
+        block = so_far()[1].block
+        published = [name for name in wanted if preset_of(METHODS[name], block.data, block.semantics)]
+        if published:
+            console.print(
+                f"With the settings published for {escape(block.data)}: {', '.join(published)}.", soft_wrap=True
+            )
         console.print(f"Report: {escape(str(page))}", soft_wrap=True)
     if broken is not None:
         raise broken

@@ -23,14 +23,14 @@ from sklearn.base import clone
 from dgz.composed import ComposedMethod
 from dgz.data import GZSLData, load_data, validation_folds
 from dgz.data.dataset import Ints, listing
-from dgz.errors import DGZError, require_count
+from dgz.errors import DGZError, require_choice, require_count
 from dgz.estimator import GZSLClassifier
 from dgz.experiments import BrokenRunsError, run, run_many
 from dgz.files import locked
 from dgz.many import generator_key
 from dgz.observations import toy
 from dgz.paper import Block, Item, Row, Spec, Store, comparison_spec, load_spec, paper_items
-from dgz.peers import make_method
+from dgz.peers import METHODS, make_method
 from dgz.progress import Progress
 from dgz.records import Record
 from dgz.settings import configure
@@ -154,6 +154,8 @@ def compare(
     """
     if not methods:
         raise DGZError("A comparison needs at least one method.")
+    for method in methods:
+        require_choice(method, tuple(METHODS), "method")
     require_count(seeds=seeds)
     data = load_data(source, features, semantics)
     if not len(data.x_test_seen) or not len(data.x_test_unseen):

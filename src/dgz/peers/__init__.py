@@ -47,6 +47,7 @@ __all__ = [
     "TransductiveLisGAN",
     "load_model",
     "make_method",
+    "preset_of",
 ]
 
 # By the names of the command line; in the order of reports.
@@ -91,12 +92,22 @@ def make_method(name: str, data: str = "", semantics: str = "") -> GZSLClassifie
     """
     require_choice(name, tuple(METHODS), "method")
     kind = METHODS[name]
-    for key in (f"{data}/{semantics}", data):
-        if key in kind.presets:
-            # Where the paper and its released code differ, DGZ is the paper's.
-            options = {"source": "paper", "without_generator": name == "dgz-without-generator"} if kind is DGZ else {}
-            return kind.preset(key, **options)
+    if key := preset_of(kind, data, semantics):
+        # Where the paper and its released code differ, DGZ is the paper's.
+        options = {"source": "paper", "without_generator": name == "dgz-without-generator"} if kind is DGZ else {}
+        return kind.preset(key, **options)
     return DGZ.without_generator() if name == "dgz-without-generator" else kind._with_parts()
+
+
+def preset_of(kind: type[GZSLClassifier], data: str, semantics: str = "") -> str:
+    """The name of the settings that were published for a data set and its class vectors; empty where there are none.
+
+    Examples
+    --------
+    >>> preset_of(ZLA, "CUB", "att"), preset_of(ZLA, "SUN", "att"), preset_of(ZLA, "my birds")
+    ('CUB/att', 'SUN', '')
+    """
+    return next((key for key in (f"{data}/{semantics}", data) if key in kind.presets), "")
 
 
 def load_model(folder: str | Path) -> GZSLClassifier:
