@@ -820,9 +820,21 @@ def test_methods_are_compared_on_own_data(inside: Inside, bundle: Path, tmp_path
     found = json.loads(again.stdout)
     assert {one["method"]: one["n_finished"] for one in found["methods"]} == {"zla": 2, "center-ridge": 2}
     assert all(0 <= one["mean"]["h"] <= 1 and one["seconds"] > 0 and one["n_parameters"] for one in found["methods"])
+    assert not any(one["validation"] for one in found["methods"])
     page = inside("report", out)
     assert page.returncode == 0
     assert (out / "report.md").read_text().startswith("# Methods side by side")
+
+    # Runs on folds come on top of those that are there; a closed form has no epochs to choose from.
+    chosen = inside("compare", *options, "--out", out, "--folds", 2)
+    assert chosen.returncode == 0, chosen.stderr
+    assert len(list((out / "records").iterdir())) == 4 + 2
+    assert "Rule validation: the epoch that is best on leak-free folds" in chosen.stdout
+    found = json.loads(inside("compare", *options, "--out", out, "--folds", 2, "--json").stdout)
+    validated = {one["method"]: one["validation"] for one in found["methods"]}
+    assert validated["center-ridge"] is None
+    assert 0 <= validated["zla"]["h"] <= 1
+    assert "**Selection rule: validation**" in (out / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -831,6 +843,7 @@ def test_methods_are_compared_on_own_data(inside: Inside, bundle: Path, tmp_path
         (("--methods", "zla,magic"), "Error: method must be one of dgz, "),
         (("--methods", " , "), "A comparison needs at least one method."),
         (("--seeds", 0), "seeds must be"),
+        (("--folds", -1), "folds must be"),
         (("--data", "nowhere"), "nowhere"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_generator_is_chosen_before_its_settings_are_made() -> None:
         (
             "generator=GAN",
             "generator must be one of WGANGP, CVAE, CenterMapper, ContrastiveWGANGP, SoulWGANGP, ZeroShotFlow, VAEGAN, "
-            "FeedbackVAEGAN, RefiningVAEGAN, AlignedVAEs, DisentanglingVAE or none, found 'GAN'.",
+            "FeedbackVAEGAN, CounterfactualVAEGAN, RefiningVAEGAN, AlignedVAEs, DisentanglingVAE or none, found 'GAN'.",
         ),
         (
             "generator.hidden=wide",

@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,10 @@ Source = Annotated[
 Features = Annotated[str, typer.Option(help="Features file of an xlsa17 folder, without .mat.")]
 Semantics = Annotated[str, typer.Option(help="Class vectors of an xlsa17 folder: att, sent, …")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Encoder = Annotated[
+    str | None,
+    typer.Option(help="What reads words: minilm (default), st:NAME or clip:NAME of a model, or the folder it is in."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Model = Annotated[Path, typer.Argument(help="Folder of a model, or of the run that made it.")]
 SeenPenalty = Annotated[
@@ -527,6 +532,10 @@ def compare(
         str, typer.Option(help="Methods, with commas between them: dgz, zla, ce-gzsl, …; [b]all[/b] is all there are.")
     ] = "dgz,dgz-without-generator,zla,center-ridge,nearest-prototype",
     seeds: Annotated[int, typer.Option(help="How many random seeds, from 0 on.")] = 5,
+    folds: Annotated[
+        int,
+        typer.Option(help="Leak-free folds of the training rows that choose an epoch; 0: the last alone."),
+    ] = 0,
     features: Features = "res101",
     semantics: Semantics = "att",
     out: Annotated[Path, typer.Option(help="Folder of records and report.")] = Path("runs/compare"),
@@ -538,7 +547,7 @@ def compare(
     from dgz.peers import METHODS, preset_of
     from dgz.progress import ProgressTable
     from dgz.report import read_runs, write_paper_report
-    from dgz.report.comparison import comparison_headings, comparison_table, standings
+    from dgz.report.comparison import chosen_table, comparison_headings, comparison_table, standings
     from dgz.report.paper_tables import seeds_text
     from dgz.reproduce import BrokenReproductionError
     from dgz.reproduce import compare as run_methods
@@ -557,7 +566,7 @@ def compare(
     shown = ProgressTable("runs", headings, begun)
     broken = None
     try:
-        run_methods(wanted, source, out, seeds=seeds, progress=shown, **options)
+        run_methods(wanted, source, out, seeds=seeds, folds=folds, progress=shown, **options)
     except BrokenReproductionError as error:
         broken = error
     page = write_paper_report(out)
@@ -567,6 +576,9 @@ def compare(
         _print_table(headings, comparison_table(*so_far()).rows)
         console = _console()
         console.print("Rule last: the final weights; percent, mean ± sample standard deviation over seeds.")
+        if on_folds := chosen_table(*so_far()):
+            _print_table(on_folds.headings, on_folds.rows)
+            console.print("Rule validation: the epoch that is best on leak-free folds of the training rows.")
         block = so_far()[1].block
         published = [name for name in wanted if preset_of(METHODS[name], block.data, block.semantics)]
         if published:
@@ -676,7 +688,7 @@ def check(
 def import_(
     features: Annotated[Path, typer.Argument(help="Samples, one per row: .npy, .npz, .csv or .parquet.")],
     classes: Annotated[
-        Path, typer.Option(help="CSV with a row per class: name, split (seen or unseen), vector columns.")
+        Path, typer.Option(help="CSV with a row per class: name, split (seen or unseen), vector columns or words.")
     ],
     out: Annotated[Path, typer.Option(help="Folder of the new bundle.")],
     labels: Annotated[
@@ -687,24 +699,72 @@ def import_(
     ] = 0.2,
     seed: Annotated[int, typer.Option(help="Random seed of that share.")] = 0,
     name: Annotated[str | None, typer.Option(help="Name of the data set; the bundle's folder by default.")] = None,
-    semantics: Annotated[str, typer.Option(help="What the class vectors are called.")] = "att",
+    encoder: Encoder = None,
+    semantics: Annotated[
+        str | None, typer.Option(help="What the class vectors are called: att by default, or, of words, the encoder.")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn your own arrays and a table of classes into a bundle."""
     from dgz.data import import_files, inspect, save_bundle
+    from dgz.words import read_classes
 
+    found = read_classes(classes, encoder)
+    _warn(found.warnings)
     data = import_files(
         features,
-        classes,
+        found.table,
         labels,
         test_fraction=test_fraction,
         random_state=seed,
         name=name or out.resolve().name,
-        semantics=semantics,
+        semantics=semantics or found.semantics,
     )
     save_bundle(data, out, overwrite=overwrite)
     _print_report(inspect(out), as_json)
+
+
+@data_app.command()
+def words(
+    classes: Annotated[
+        Path, typer.Argument(help="CSV with a row per class: name, split, and columns description, gloss or phrases.")
+    ],
+    out: Annotated[Path, typer.Option(help="CSV to write: name, split, v0, v1, …")],
+    encoder: Encoder = None,
+    from_attributes: Annotated[
+        bool, typer.Option("--from-attributes", help="Speak columns of numbers as strengths of attributes.")
+    ] = False,
+    template: Annotated[
+        str | None, typer.Option(help="Text made of a phrase, such as 'a bird with {phrase}'; may hold {name}.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn descriptions, phrases or names of classes into vectors, for import."""
+    import numpy as np
+
+    from dgz.data import write_class_table
+    from dgz.words import encode_classes, open_encoder
+
+    if out.exists() and not overwrite:  # found out before the work, not after it
+        raise DGZError(f"{out} exists already; choose another place or pass --overwrite.")
+    opened = open_encoder(encoder or "minilm")
+    found = encode_classes(classes, opened, template, from_attributes=from_attributes)
+    write_class_table(found.table, out, overwrite=overwrite)
+    counts = found.n_phrases
+    phrases = {"min": min(counts), "median": float(np.median(counts)), "max": max(counts)}
+    if as_json:
+        about = {"name": opened.name, "width": opened.d, "licence": opened.licence, "digest": opened.digest}
+        content = {"classes": len(counts), "phrases": phrases, "encoder": about}
+        _print_json({**content, "warnings": list(found.warnings), "out": str(out)})
+        return
+    _warn(found.warnings)
+    console = _console()
+    spread = f"{phrases['min']} to {phrases['max']}, median {phrases['median']:g}"
+    console.print(f"Phrases per class: {spread}; {len(counts)} classes")
+    console.print(f"Encoder: {escape(opened.name)}, {opened.d} wide, {escape(opened.licence)}", soft_wrap=True)
+    console.print(f"Vectors: {escape(str(out))}", soft_wrap=True)
 
 
 @data_app.command()
@@ -730,6 +790,13 @@ def download(
     console.print(f"SHA-256 {record['sha256']} ({'as asked for' if record['verified'] else 'computed, not verified'})")
     for path in found:
         console.print(f"Data set: {escape(path)}", soft_wrap=True)
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    """Say on standard error what can be used but promises less than it could."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for sentence in sentences:
+        console.print(f"[yellow]warning:[/] {escape(sentence)}")
 
 
 def _console() -> Console:

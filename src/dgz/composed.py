@@ -21,7 +21,7 @@ from dgz.classifier import ClassifierTraining, CosineClassifier, Weights, prepar
 from dgz.data.dataset import Floats, as_floats, first_bad_row, listing
 from dgz.errors import DGZError, one_line, require_at_least
 from dgz.estimator import Arrays, Labels, as_json
-from dgz.generators import GENERATORS, ClassGenerator
+from dgz.generators import ClassGenerator, generator_of
 from dgz.instances import Distribution, check_instances, synthesise
 from dgz.losses import Gate, Loss
 from dgz.nets import FreeWeights
@@ -432,11 +432,8 @@ class ComposedMethod(TrainedMethod):
 
     @classmethod
     def _of_settings(cls, settings: Mapping[str, Any]) -> Self:
-        params = dict(settings)
-        inner = params.pop("generator")
-        if inner is not None:  # JSON has lists only
-            inner = {name: tuple(value) if isinstance(value, list) else value for name, value in inner.items()}
-        return cls(**params, generator=inner and GENERATORS[inner.pop("kind")](**inner))
+        inner = settings["generator"]
+        return cls(**{**settings, "generator": inner and generator_of(inner)})
 
     def _relearn(self, header: Mapping[str, Any], arrays: Arrays) -> None:
         self.generator_, self.weights_ = self._new_generator(), arrays["weights"]

@@ -31,6 +31,7 @@ from dgz.many import generator_key
 from dgz.observations import toy
 from dgz.paper import Block, Item, Row, Spec, Store, comparison_spec, load_spec, paper_items
 from dgz.peers import METHODS, make_method
+from dgz.peers.closed_form import ClosedForm
 from dgz.progress import Progress
 from dgz.records import Record
 from dgz.settings import configure
@@ -42,8 +43,8 @@ _QUICK = {"generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
 # The most of each setting, where a method or its generator has it. Of rows in a step, f-CLSWGAN has n_per_class by
 # default; contrastive generators compare all pairs of a step, so that large steps are slow.
 _QUICK_METHOD = {"n_epochs": 2, "n_per_class": 10, "batch_size": 1024, "n_steps": 10, "steps_per_epoch": 10}
-_QUICK_METHOD |= {"n_episode_epochs": 1, "n_episodes": 10}
-_QUICK_GENERATOR = {"n_epochs": 1, "batch_size": 256, "n_critic": 1}
+_QUICK_METHOD |= {"n_episode_epochs": 1, "n_episodes": 10, "n_unseen_epochs": 2, "n_unseen_per_class": 10}
+_QUICK_GENERATOR = {"n_epochs": 1, "batch_size": 256, "n_critic": 1, "n_contrasts": 2}
 Method = TypeVar("Method", bound=GZSLClassifier)
 
 
@@ -114,6 +115,7 @@ def compare(
     features: str = "res101",
     semantics: str = "att",
     seeds: int = 5,
+    folds: int = 0,
     quick: bool = False,
     device: str = "auto",
     progress: Progress | None = None,
@@ -133,6 +135,9 @@ def compare(
         See :func:`~dgz.data.load_data`.
     seeds : int
         How many, from 0 on.
+    folds : int
+        Leak-free folds of the training rows on which methods are trained once more, so that the rule ``validation``
+        can say how good they are at the epoch that is best there.
     quick : bool
         With a few steps of each training: to see that it works.
     device : str
@@ -157,12 +162,14 @@ def compare(
     for method in methods:
         require_choice(method, tuple(METHODS), "method")
     require_count(seeds=seeds)
+    if folds:
+        require_count(folds=folds)
     data = load_data(source, features, semantics)
     if not len(data.x_test_seen) or not len(data.x_test_unseen):
         raise DGZError(f"{source} has no test rows of seen and of unseen classes, by which methods could be compared.")
     found = _Source(data.name, data.semantics, data.features, str(source))
     library = _OneDataSet(found, data)
-    spec = comparison_spec(list(dict.fromkeys(methods)), f"{found.data}/{found.semantics}", seeds)
+    spec = comparison_spec(list(dict.fromkeys(methods)), f"{found.data}/{found.semantics}", seeds, folds)
     for known in Store(out).items():
         block = known.blocks[0] if known.name == spec.name else None
         if block is None or [block.data, block.semantics, block.features] != [data.name, data.semantics, data.features]:
@@ -336,6 +343,8 @@ def _plan(
             n_seeds = seeds or (min(row.seeds or spec.seeds, _QUICK["seeds"]) if quick else row.seeds or spec.seeds)
             own = [_run(row, source, seed, None, library, quick, device) for seed in range(n_seeds)]
             n_folds = min(spec.folds, _QUICK["folds"]) if quick else spec.folds
+            if row.method in METHODS and issubclass(METHODS[row.method], ClosedForm):
+                n_folds = 0  # it has no epochs to choose from
             held_out = [_run(row, source, 0, (k, n_folds), library, quick, device) for k in range(n_folds)]
             rows[row.name] = [run.name for run in own]
             if held_out:

@@ -5,10 +5,14 @@ or not: ``centers`` gives the middle of each class, ``sample`` rows around it. T
 two is used. Generators of rival methods are here too, so that any classifier can be put on any of them.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from dgz.generators.aligned import AlignedVAEs
 from dgz.generators.base import ClassGenerator, NoiseUnit
 from dgz.generators.center import CenterMapper
 from dgz.generators.contrastive import ContrastiveWGANGP
+from dgz.generators.counterfactual import CounterfactualVAEGAN
 from dgz.generators.cvae import CVAE
 from dgz.generators.disentangled import DisentanglingVAE
 from dgz.generators.feedback import FeedbackVAEGAN
@@ -30,6 +34,7 @@ GENERATORS: dict[str, type[ClassGenerator]] = {
         ZeroShotFlow,
         VAEGAN,
         FeedbackVAEGAN,
+        CounterfactualVAEGAN,
         RefiningVAEGAN,
         AlignedVAEs,
         DisentanglingVAE,
@@ -45,6 +50,7 @@ __all__ = [
     "CenterMapper",
     "ClassGenerator",
     "ContrastiveWGANGP",
+    "CounterfactualVAEGAN",
     "DisentanglingVAE",
     "FeedbackVAEGAN",
     "NoiseUnit",
@@ -52,4 +58,18 @@ __all__ = [
     "SoulWGANGP",
     "ZeroShotFlow",
     "critic_slopes",
+    "generator_of",
 ]
+
+
+def generator_of(settings: Mapping[str, Any]) -> ClassGenerator:
+    """The untrained generator with settings as JSON has them: its ``kind``, and its constructor's arguments.
+
+    Examples
+    --------
+    >>> generator_of({"kind": "CenterMapper", "hidden": [64, 32]})
+    CenterMapper(hidden=(64, 32))
+    """
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    kind = GENERATORS[str(own.pop("kind"))]
+    return kind(**own)

@@ -1,7 +1,8 @@
 """f-VAEGAN-D2's generator: a variational autoencoder whose decoder is the generator of a Wasserstein GAN, too.
 
 TF-VAEGAN and its followers are this one with something added: their training exchanges how rows are encoded
-(``encode``), how codes become rows (what ``turn`` is given) or what else the generator minimises (``guidance``).
+(``encode``), how codes become rows (what ``turn`` is given), what rows are to become again (``rebuilt_badly``) or what
+else the generator minimises (``guidance``).
 """
 
 from collections.abc import Callable, Sequence
@@ -132,12 +133,16 @@ class VAEGANTraining(WGANTraining):
         self.penalty = AdaptivePenalty(generator.gp_weight).to(x.device)
         self.last_penalty = torch.zeros((), device=x.device)
         super().__init__(generator, x, y, attributes, seed, precision)
-        encoder = generator.new_encoder(attributes.shape[1], x.shape[1])
-        self.encoder = initialise(encoder, random_stream(seed, "encoder's start")).to(x.device)
+        self.encoder = self._start_encoder(seed).to(x.device)
         self.networks = {**self.networks, "encoder": self.encoder, "penalty": self.penalty}
         # Authors' code: TF-VAEGAN's leaves the encoder's betas as PyTorch has them, and sets β1 = 0.5 for all else.
         moving = adam(self.encoder.parameters(), generator.learning_rate, betas=(0.9, 0.999))
         self.optimizers = {**self.optimizers, "encoder": moving}
+
+    def _start_encoder(self, seed: int) -> MLP:
+        """The encoder before training; one that is used after it, too, is the generator's own."""
+        encoder = self.generator.new_encoder(self.attributes.shape[1], self.x.shape[1])
+        return initialise(encoder, random_stream(seed, "encoder's start"))
 
     def _penalty_weight(self) -> Tensor:
         return self.penalty.weight
@@ -176,7 +181,7 @@ class VAEGANTraining(WGANTraining):
         x, y, a, noisy_a = (part.chunk(n_critic)[-1] for part in (x, y, a, noisy_a))
         mean, log_var = self.encode(x, a)
         logits = decode(self.draw_code(mean, log_var), noisy_a)
-        reconstruction, kl = reconstruction_loss(logits, x), kl_divergence(mean, log_var).mean()
+        reconstruction, kl = self.rebuilt_badly(logits, x), kl_divergence(mean, log_var).mean()
         generated = as_rows(logits if vae.encoded_noise else decode(vae._draw_prior(a, self.rng), noisy_a))
         opinion = self.critic(generated, a).float().mean()
         loss = reconstruction + self.weigh_kl(kl) - vae.gan_weight * opinion + self.guidance(generated, x, y)
@@ -193,6 +198,10 @@ class VAEGANTraining(WGANTraining):
         """A code (n, d_z) for each mean and log variance."""
         noise = torch.randn(mean.shape, generator=self.rng, device=mean.device)
         return mean + (log_var / 2).exp() * noise
+
+    def rebuilt_badly(self, logits: Tensor, x: Tensor) -> Tensor:
+        """How far rows with given logits (n, d_x) are from the rows x (n, d_x) whose codes they were made of."""
+        return reconstruction_loss(logits, x)
 
     def weigh_kl(self, kl: Tensor) -> Tensor:
         """What of the KL divergence is in the loss."""

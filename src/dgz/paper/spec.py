@@ -23,6 +23,7 @@ METHODS = (
     "sdgzsl",
     "free",
     "tf-vaegan",
+    "gcm-cf",
     "izf",
     "f-vaegan-d2",
     "lisgan",
@@ -226,7 +227,7 @@ def paper_items() -> list[str]:
     return [name for name in item_names() if load_spec(name).kind != "comparison"]
 
 
-def comparison_spec(methods: Sequence[str], data: str, seeds: int) -> Spec:
+def comparison_spec(methods: Sequence[str], data: str, seeds: int, folds: int = 0) -> Spec:
     """A spec of our own: methods side by side on one data set, ``SET/SEMANTICS``."""
     rows = tuple(Row(name=method, method=method, alone=True) for method in methods)
     spec = Spec(
@@ -237,6 +238,7 @@ def comparison_spec(methods: Sequence[str], data: str, seeds: int) -> Spec:
         data=(data,),
         columns=COMPARED,
         seeds=seeds,
+        folds=folds,
         rows=rows,
     )
     _check(spec)

@@ -14,6 +14,7 @@ from dgz.peers.eszsl import ESZSL
 from dgz.peers.f_clswgan import FCLSWGAN
 from dgz.peers.f_vaegan import FVAEGAN
 from dgz.peers.free import FREE
+from dgz.peers.gcm_cf import GCMCF
 from dgz.peers.izf import IZF
 from dgz.peers.lis_gan import LisGAN, TransductiveLisGAN
 from dgz.peers.nearest_prototype import NearestPrototype
@@ -33,6 +34,7 @@ __all__ = [
     "FCLSWGAN",
     "FREE",
     "FVAEGAN",
+    "GCMCF",
     "IZF",
     "METHODS",
     "SAE",
@@ -58,6 +60,7 @@ METHODS: dict[str, type[GZSLClassifier]] = {
     "ce-gzsl": CEGZSL,
     "free": FREE,
     "tf-vaegan": TFVAEGAN,
+    "gcm-cf": GCMCF,
     "f-vaegan-d2": FVAEGAN,
     "sdgzsl": SDGZSL,
     "cada-vae": CADAVAE,

@@ -27,6 +27,10 @@ class CADAVAE(XavierSoftmaxMethod):
     classifier ends with the last row; theirs leaves out rows that do not fill a batch. And T1 is of the classifier over
     all classes; theirs is of another one, over the unseen classes. Nothing is selected on test rows, here or there.
 
+    Its settings are for attributes. On CUB (ResNet-50, 3 seeds) it has H 50.5 with them, 14.0 points above
+    :class:`~dgz.peers.NearestPrototype`, but 27.7 with sentence vectors, 14.0 below, where 51.0 is the best of its
+    epochs on the test rows. T1 falls, too, from 60.8 at that epoch to 49.3.
+
     Parameters
     ----------
     generator : ClassGenerator, optional

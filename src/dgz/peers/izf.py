@@ -25,6 +25,10 @@ class IZF(SoftmaxMethod):
     to *test rows* of these; here, as in the re-implementation, they are driven away from training rows of seen classes,
     so that nothing of the test rows is used. The paper's other classifier, which compares likelihoods, is left out.
 
+    On CUB (ResNet-50, 3 seeds), H after the last epoch is 39.9 with sentence vectors, 1.8 points below
+    :class:`~dgz.peers.NearestPrototype`, and 34.0 with attributes, 2.5 below. As with f-CLSWGAN, the softmax goes over
+    to the seen classes: T1 is 18.8 and 14.3 above, and H 54.4 and 46.9 at the epoch that is best on the test rows.
+
     Parameters
     ----------
     generator, distribution, n_per_class, small_std, large_std

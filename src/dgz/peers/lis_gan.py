@@ -35,6 +35,10 @@ class LisGAN(SoftmaxMethod):
     classifier that has learned from test rows, :class:`TransductiveLisGAN`, and of the best epoch on them; they are not
     this method's.
 
+    On CUB with sentence vectors (ResNet-50, 3 seeds), H after the last epoch is 25.8, 15.9 points below
+    :class:`~dgz.peers.NearestPrototype`; with attributes it is 6.2 above. As with f-CLSWGAN, the softmax goes over to
+    the seen classes: T1 is 76.4, 25.7 above, and H 56.9 at the epoch that is best on the test rows.
+
     Parameters
     ----------
     generator, distribution, n_per_class, small_std, large_std

@@ -1,7 +1,7 @@
-"""The frame of methods without generation: networks that score rows against class vectors.
+"""The frame of methods that are not composed of generator, instances and classifier: networks that score rows.
 
 In come rows of seen classes and the vectors of all classes; out come scores of any row for every class that has a
-vector. Nothing is synthesised: what is learned on seen classes is used as it is on unseen ones.
+vector. Most synthesise nothing: what is learned on seen classes is used as it is on unseen ones.
 """
 
 import math
@@ -107,14 +107,19 @@ class ScoringMethod(TrainedMethod):
         return 1
 
     @torch.no_grad()
-    def _compare_all(self, x: Tensor, vectors: Tensor) -> Tensor:
-        """What :meth:`_compare` gives, by blocks of rows and with whole float32 products."""
+    def _compare_all(
+        self, x: Tensor, vectors: Tensor, compare: Callable[[Tensor, Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """What :meth:`_compare`, or a part of it, gives, by blocks of rows and with whole float32 products."""
         size = max(_MOST_VALUES // (len(vectors) * self._values_per_pair(x.shape[1])), 1)
         with multiplying("float32", x.device):
-            return torch.cat([self._compare(rows, vectors) for rows in torch.split(x, size)])
+            return torch.cat([(compare or self._compare)(rows, vectors) for rows in torch.split(x, size)])
 
-    def _watch(self, task: Task) -> Callable[[int], Row] | None:
-        """What finds U, S, H and T1 after an epoch, where there are test rows."""
+    def _watch(self, task: Task, compare: Callable[[Tensor], Tensor] | None = None) -> Callable[[int], Row] | None:
+        """What finds U, S, H and T1 after an epoch, where there are test rows.
+
+        ``compare`` gives the scores (n, C) of the test rows of either kind; by default it is :meth:`_compare_all`.
+        """
         if task.test is None:
             return None
         x_seen, y_seen, x_unseen, y_unseen = task.test
@@ -122,7 +127,8 @@ class ScoringMethod(TrainedMethod):
 
         def after_epoch(epoch: int) -> Row:
             # Where training has broken, it says so itself, a moment later.
-            found = (self._compare_all(x, task.vectors).nan_to_num(nan=-math.inf) for x in (x_seen, x_unseen))
+            parts = [compare(x) if compare else self._compare_all(x, task.vectors) for x in (x_seen, x_unseen)]
+            found = (scores.nan_to_num(nan=-math.inf) for scores in parts)
             on_seen, on_unseen = (decide(scores, seen, unseen) for scores in found)
             acc_seen = macro_accuracy(y_seen, on_seen.predict(), seen)
             acc_unseen = macro_accuracy(y_unseen, on_unseen.predict(), unseen)
@@ -133,9 +139,9 @@ class ScoringMethod(TrainedMethod):
         return after_epoch
 
     @staticmethod
-    def _classifier_rows(history: list[Row]) -> list[Row]:
-        """Rows of ``history_``, of what decides in the end; no generator was trained before it."""
-        return [{"stage": "classifier", "generator_epoch": 0, **row} for row in history]
+    def _classifier_rows(history: list[Row], generator_epoch: int = 0) -> list[Row]:
+        """Rows of ``history_``, of what decides in the end, and for how long a generator was trained before it."""
+        return [{"stage": "classifier", "generator_epoch": int(generator_epoch), **row} for row in history]
 
     # --- After training.
     def _scores(self, X: Floats) -> npt.NDArray[np.floating[Any]]:

@@ -36,6 +36,11 @@ class SeenSoftmax(ClosedForm):
     divided by 0.04. So a penalty that grows from −∞ to ∞ sweeps the threshold. (With energies, the scores of seen
     classes are shifted, all alike, so that the best is the energy.)
 
+    On CUB (ResNet-50, 3 seeds), H is 38.6 with sentence vectors, 3.1 points below
+    :class:`~dgz.peers.NearestPrototype`, and 35.8 with attributes, 0.7 below. Folds had four numbers of
+    classes in the mean and three strengths of the ridge to choose from, and any threshold; with energies, one seed has
+    33.6 and 31.8.
+
     Parameters
     ----------
     feature_scaling : {"minmax_l2", "minmax", "none"}

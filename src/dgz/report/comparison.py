@@ -10,7 +10,17 @@ from dgz.report.elements import Element, Figures, Panel, Table
 from dgz.report.figures import COLORS, canvas, embedded, inline
 from dgz.report.page import MEANS_NOTE
 from dgz.report.paper_runs import Part
-from dgz.report.paper_tables import NOTHING, heading, mean_text, oracle_table, seeds_text, training_seconds, values_of
+from dgz.report.paper_tables import (
+    NOTHING,
+    heading,
+    mean_text,
+    oracle_table,
+    picked_on_folds,
+    seeds_text,
+    training_seconds,
+    validation_table,
+    values_of,
+)
 
 _ORDER_NOTE = (
     "In the order of H. Seconds are those of training one model, on the device above; closed forms use its processor "
@@ -37,6 +47,8 @@ class Standing:
     n_parameters : int, optional
     n_finished, n_planned : int
         Runs.
+    validation : dict, optional
+        Mean of each score at the epoch that leak-free folds choose; None without folds, or before their runs are done.
     """
 
     method: str
@@ -46,6 +58,7 @@ class Standing:
     n_parameters: int | None
     n_finished: int
     n_planned: int
+    validation: dict[str, float] | None
 
 
 def standings(spec: Spec, part: Part) -> list[Standing]:
@@ -55,6 +68,7 @@ def standings(spec: Spec, part: Part) -> list[Standing]:
         records = part.rows.get(row.name, [])
         scores = {key: values for key in spec.columns if (values := values_of(records, key))}
         seconds = [value for record in records if (value := training_seconds(record)) is not None]
+        picked = picked_on_folds(part, row.name)
         sizes = [record.n_parameters for record in records if record.n_parameters is not None]
         found.append(
             Standing(
@@ -65,18 +79,21 @@ def standings(spec: Spec, part: Part) -> list[Standing]:
                 n_parameters=max(sizes, default=None),
                 n_finished=len(records),
                 n_planned=part.planned(row.name),
+                validation={key: statistics.fmean(one[key] for one in picked) for key in _chosen_columns(spec)}
+                if picked
+                else None,
             )
         )
     return sorted(found, key=lambda one: -one.mean.get("h", -1.0))
 
 
 def comparison_elements(spec: Spec, part: Part) -> list[Element]:
-    """The ordering, accuracy against time, and our oracle beside published numbers."""
+    """The ordering, accuracy against time, scores by the rule ``validation``, and our oracle beside published numbers."""
     elements: list[Element] = [comparison_table(spec, part)]
     if any(one.seconds for one in standings(spec, part)):
         elements.append(pareto_figure(spec, part))
-    # No rule chooses AUSUC, which is of scores and not of decisions, and no epoch but the last has it.
-    return [*elements, oracle_table(spec, part, [key for key in spec.columns if key != "ausuc"])]
+    on_folds = chosen_table(spec, part)
+    return [*elements, *([on_folds] if on_folds else []), oracle_table(spec, part, _chosen_columns(spec))]
 
 
 def comparison_table(spec: Spec, part: Part) -> Table:
@@ -89,6 +106,16 @@ def comparison_table(spec: Spec, part: Part) -> Table:
         rows.append((one.method, *scores, took, size, seeds_text(one.n_finished, one.n_planned)))
     notes = (_ORDER_NOTE, MEANS_NOTE)
     return Table(title="Selection rule: last", headings=comparison_headings(spec.columns), rows=rows, notes=notes)
+
+
+def chosen_table(spec: Spec, part: Part) -> Table | None:
+    """Methods at the epoch that leak-free folds choose; None where there are no folds."""
+    return validation_table(spec, part, _chosen_columns(spec))
+
+
+def _chosen_columns(spec: Spec) -> list[str]:
+    # No rule chooses AUSUC, which is of scores and not of decisions, and no epoch but the last has it.
+    return [key for key in spec.columns if key != "ausuc"]
 
 
 def comparison_headings(columns: Sequence[str] = COMPARED) -> tuple[str, ...]:

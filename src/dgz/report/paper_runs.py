@@ -108,8 +108,8 @@ def read_runs(folder: str | Path, specs: Mapping[str, Spec] | None = None) -> Re
 def _as_run(item: Item) -> Spec:
     """The spec of a comparison, which has no file: its rows are named after their methods."""
     (block,) = item.blocks
-    n_seeds = max(map(len, block.rows.values()))
-    return comparison_spec(list(block.rows), f"{block.data}/{block.semantics}", n_seeds)
+    n_seeds, n_folds = (max(map(len, runs.values()), default=0) for runs in (block.rows, block.folds))
+    return comparison_spec(list(block.rows), f"{block.data}/{block.semantics}", n_seeds, n_folds)
 
 
 def _item_runs(spec: Spec, item: Item | None, store: Store, records: dict[str, Record]) -> ItemRuns:

@@ -135,16 +135,24 @@ def validation_table(spec: Spec, part: Part, keys: Sequence[str]) -> Table | Non
         planned, folds = len(part.block.folds.get(row.name, ())), part.folds.get(row.name, [])
         if not planned:
             continue
-        if len(folds) < planned:  # fewer folds would choose another epoch: no number until all are there
+        if len(folds) < planned:
             rows.append((row.name, *(NOTHING for _ in keys), f"{len(folds)} of {planned} runs on folds"))
             continue
-        found = part.rows.get(row.name, [])
-        picked = [one for record in found if (one := validation(record.curve, [fold.curve for fold in folds]))]
+        picked = picked_on_folds(part, row.name)
         cells = (mean_text(key, [one[key] for one in picked if one.get(key) is not None]) for key in keys)
         rows.append((row.name, *cells, seeds_text(len(picked), part.planned(row.name))))
     headings = ("Method", *map(heading, keys), "Seeds")
     note = "The epoch with the best mean H on leak-free folds of the training rows."
     return Table(title="Selection rule: validation", headings=headings, rows=rows, notes=(note, *_notes(rows)))
+
+
+def picked_on_folds(part: Part, row: str) -> list[dict[str, Any]]:
+    """Scores of a row's runs at the epoch that leak-free folds choose; none until all runs on folds are there."""
+    folds = part.folds.get(row, [])
+    if len(folds) < len(part.block.folds.get(row, ())):  # fewer would choose another epoch
+        return []
+    curves = [fold.curve for fold in folds]
+    return [one for record in part.rows.get(row, []) if (one := validation(record.curve, curves))]
 
 
 def oracle_table(spec: Spec, part: Part, keys: Sequence[str]) -> Table:
