@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dgz.errors import DGZError, require_at_least, require_choice, require_count
-from dgz.generators.base import BatchTraining, ClassGenerator, NoiseUnit
+from dgz.generators.base import BLOCK, BatchTraining, ClassGenerator, NoiseUnit
 from dgz.losses import kl_divergence
 from dgz.nets import MLP, BlockLinear, initialise
 from dgz.training import Precision, Trainee, adam, descend, random_stream
@@ -21,7 +21,6 @@ Gaussian = tuple[Tensor, Tensor]  # means and logarithms of variances, (n, d) ea
 _GAIN = 0.5  # of the Xavier start
 # Between which shares of all epochs the weight of a loss rises from 0 to its full value: of 100 epochs, those numbers.
 _WARM_UPS = {"kl": (0.0, 0.93), "cross": (0.21, 0.75), "alignment": (0.06, 0.22)}
-_BLOCK = 65536  # rows encoded at a time
 
 
 class AlignedVAEs(ClassGenerator):
@@ -144,10 +143,9 @@ class AlignedVAEs(ClassGenerator):
         """Width of the latent space."""
         return self.d_latent
 
-    @torch.no_grad()
-    def embed(self, x: Tensor) -> Tensor:
+    def embed_block(self, x: Tensor) -> Tensor:
         """The latent means μ (n, d_latent) of feature rows x (n, d_x)."""
-        return torch.cat([self.embedding_(rows)[0] for rows in torch.split(x, _BLOCK)])
+        return cast(Tensor, self.embedding_(x)[0])
 
     @torch.no_grad()
     def centers(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
@@ -173,7 +171,7 @@ class AlignedVAEs(ClassGenerator):
             rows = rows[torch.rand(len(rows), generator=rng, device=x.device).argsort()]
             chosen.append(rows[torch.arange(self.n_per_seen, device=x.device) % len(rows)])
         picked = torch.cat(chosen)
-        latent = [self._draw(self.embedding_(x[rows]), rng) for rows in torch.split(picked, _BLOCK)]
+        latent = [self._draw(self.embedding_(x[rows]), rng) for rows in torch.split(picked, BLOCK)]
         return torch.cat(latent), y[picked]
 
     def _draw(self, gaussian: Gaussian, rng: torch.Generator) -> Tensor:

@@ -14,6 +14,7 @@ from dgz.nets import MLP, initialise
 from dgz.training import Checkpoints, Precision, Row, Trainee, random_stream, train
 
 NoiseUnit = Literal["absolute", "relative"]
+BLOCK = 65536  # rows embedded at a time
 _ROWS_PER_CENTER = 500  # generated rows whose mean is a class's centre: its error is 1/22 of the rows' own spread
 
 
@@ -90,8 +91,13 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         """Everything learned that is used after training, by name."""
         return {"generator": self.net_}
 
+    @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:
         """Feature rows (n, d_x) in the space of generated ones, which is their own unless ``embeds`` says otherwise."""
+        return torch.cat([self.embed_block(rows) for rows in torch.split(x, BLOCK)]) if self.embeds else x
+
+    def embed_block(self, x: Tensor) -> Tensor:
+        """The same of rows that are few enough to be taken at once."""
         return x
 
     def training_rows(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:

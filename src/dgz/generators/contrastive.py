@@ -6,7 +6,7 @@ real ones there, and ``sample`` gives generated ones in it.
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -133,10 +133,9 @@ class ContrastiveWGANGP(WGANGP):
         """Width of h for features of width ``d_x``."""
         return self.d_embedding or max(d_x, 256)
 
-    @torch.no_grad()
-    def embed(self, x: Tensor) -> Tensor:
+    def embed_block(self, x: Tensor) -> Tensor:
         """The embeddings h (n, d_h) of feature rows x (n, d_x)."""
-        return torch.cat([self.embedding_(rows) for rows in torch.split(x, _BLOCK)])
+        return cast(Tensor, self.embedding_(x))
 
     def sample(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
         """The embedding (n, d_h) of one generated row for each of the class vectors ``attributes`` (n, d_a)."""
@@ -144,9 +143,6 @@ class ContrastiveWGANGP(WGANGP):
 
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
         return _ContrastiveTraining(self, x, y, attributes, seed, precision)
-
-
-_BLOCK = 65536  # rows embedded at a time
 
 
 class _ContrastiveTraining(WGANTraining):

@@ -19,7 +19,7 @@ from dgz.training import Precision, Trainee, adam, descend, has_kernels, random_
 
 _EPSILON, _MOMENTUM = 0.8, 0.1  # of the decoder's batch normalisation
 _VARIANCE_DROPOUT = 0.2
-_BLOCK = 16384  # rows decoded or embedded at a time
+_BLOCK = 16384  # rows decoded at a time
 
 
 class DisentanglingVAE(ClassGenerator):
@@ -164,10 +164,9 @@ class DisentanglingVAE(ClassGenerator):
         """Everything learned that is used after training, by name: the decoder, and what takes rows to s."""
         return {"generator": self.net_, "embedding": self.embedding_}
 
-    @torch.no_grad()
-    def embed(self, x: Tensor) -> Tensor:
+    def embed_block(self, x: Tensor) -> Tensor:
         """The part s (n, d_semantic) of feature rows x (n, d_x)."""
-        return torch.cat([leaky_relu(self.embedding_(rows), SLOPE) for rows in torch.split(x, _BLOCK)])
+        return leaky_relu(self.embedding_(x), SLOPE)
 
     @torch.no_grad()
     def sample(self, attributes: Tensor, rng: torch.Generator) -> Tensor:

@@ -135,10 +135,9 @@ class FeedbackVAEGAN(VAEGAN):
         hidden = self.decoder_.begin(x)
         return normalize(self.decoder_.finish(hidden).float()), hidden
 
-    @torch.no_grad()
-    def embed(self, x: Tensor) -> Tensor:
+    def embed_block(self, x: Tensor) -> Tensor:
         """Rows x (n, d_x) with what the decoder makes of them: (n, d_x + d_a + d_decoder)."""
-        return torch.cat([torch.cat([rows, *self.describe(rows)], dim=1) for rows in torch.split(x, _BLOCK)])
+        return torch.cat([x, *self.describe(x)], dim=1)
 
     @torch.no_grad()
     def sample(self, attributes: Tensor, rng: torch.Generator) -> Tensor:
@@ -155,9 +154,6 @@ class FeedbackVAEGAN(VAEGAN):
 
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
         return FeedbackTraining(self, x, y, attributes, seed, precision)
-
-
-_BLOCK = 65536  # rows described at a time
 
 
 class FeedbackTraining(VAEGANTraining):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from dgz.errors import require_at_least, require_choice, require_count
-from dgz.generators.base import NoiseUnit, seen_places
+from dgz.generators.base import BLOCK, NoiseUnit, seen_places
 from dgz.generators.feedback import weighted_l1
 from dgz.generators.vaegan import VAEGAN, VAEGANTraining
 from dgz.nets import MLP, initialise
@@ -134,11 +134,10 @@ class RefiningVAEGAN(VAEGAN):
         mean, spread = self.refiner_.finish(hidden).float().chunk(2, dim=1)
         return hidden, mean, spread.sigmoid()
 
-    @torch.no_grad()
-    def embed(self, x: Tensor) -> Tensor:
+    def embed_block(self, x: Tensor) -> Tensor:
         """Rows x (n, d_x) with what the module makes of them, without noise: (n, d_x + d_refined + d_a)."""
         # Authors' code: test rows get noise, too, so that predictions of the same row differ from time to time.
-        return torch.cat([self._joined(rows, None) for rows in torch.split(x, _BLOCK)])
+        return self._joined(x, None)
 
     def training_rows(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Real rows as a classifier learns from them, in the space of ``embed`` and with noise."""
@@ -151,7 +150,7 @@ class RefiningVAEGAN(VAEGAN):
 
     @torch.no_grad()
     def _embed_with_noise(self, x: Tensor, rng: torch.Generator) -> Tensor:
-        return torch.cat([self._joined(rows, rng) for rows in torch.split(x, _BLOCK)])
+        return torch.cat([self._joined(rows, rng) for rows in torch.split(x, BLOCK)])
 
     def _joined(self, x: Tensor, rng: torch.Generator | None) -> Tensor:
         hidden, mean, spread = self.refine(x)
@@ -161,9 +160,6 @@ class RefiningVAEGAN(VAEGAN):
 
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
         return RefiningTraining(self, x, y, attributes, seed, precision)
-
-
-_BLOCK = 65536  # rows refined at a time
 
 
 class Centers(nn.Module):

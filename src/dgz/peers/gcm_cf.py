@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from sklearn.base import clone
 from torch import Tensor, nn
@@ -285,22 +286,26 @@ class GCMCF(ScoringMethod):
     def _novelty(self, x: Tensor, vectors: Tensor) -> Tensor:
         """Scores (n, C_u) of the unseen among the classes with the ``vectors`` (C, d_a); the best seen one's are 0."""
         generator = self.generator_
-        made = generator.counterfactuals(x, vectors[torch.as_tensor(~self.seen_, device=x.device)])
-        rows = generator.embed(x)
-        counterfactual = generator.embed(made.flatten(0, 1)).view(*made.shape[:2], -1)
+        made = generator.counterfactuals(x, vectors[self._places(~self.seen_, x.device)])
+        rows = generator.embed_block(x)
+        counterfactual = generator.embed_block(made.flatten(0, 1)).view(*made.shape[:2], -1)
         of_seen, of_unseen = self._discriminant(rows, counterfactual, self.settings_["n_per_class"])
         gap: Tensor = of_unseen.amax(1, keepdim=True) - of_seen.amax(1, keepdim=True)
         return below_best(self.networks_["unseen"](rows)) + gap
 
     def _together(self, x: Tensor, novelty: Tensor | None) -> Tensor:
         """Scores (n, C) of all classes for rows x (n, d_x), of which those of unseen ones (n, C_u) are known."""
-        of_seen = below_best(self.networks_["seen"](self.generator_.embed(x)))
+        of_seen = below_best(self.networks_["seen"](self.generator_.embed_block(x)))
         if novelty is None:
             return of_seen
-        is_seen = torch.as_tensor(self.seen_, device=x.device)
-        scores = of_seen.new_empty(len(x), len(is_seen))
-        scores[:, is_seen], scores[:, ~is_seen] = of_seen, novelty
+        scores = of_seen.new_empty(x.shape[0], len(self.seen_))
+        for is_of, values in ((self.seen_, of_seen), (~self.seen_, novelty)):
+            scores = scores.index_copy(1, self._places(is_of, x.device), values)
         return scores
+
+    @staticmethod
+    def _places(is_of: npt.NDArray[np.bool_], device: torch.device) -> Tensor:
+        return torch.as_tensor(np.flatnonzero(is_of), device=device)
 
     def _values_per_pair(self, d_x: int) -> int:
         d_hidden, d_row = self.generator_.widths(d_x)[0], self.generator_.embedded_width(d_x)

@@ -88,7 +88,7 @@ def standings(spec: Spec, part: Part) -> list[Standing]:
 
 
 def comparison_elements(spec: Spec, part: Part) -> list[Element]:
-    """The ordering, accuracy against time, scores by the rule ``validation``, and our oracle beside published numbers."""
+    """The ordering, accuracy against time, scores at epochs that folds chose, and our oracle beside the papers'."""
     elements: list[Element] = [comparison_table(spec, part)]
     if any(one.seconds for one in standings(spec, part)):
         elements.append(pareto_figure(spec, part))
