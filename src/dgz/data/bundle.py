@@ -4,6 +4,7 @@ The project's own file form of GZSLData. No pickle, nothing that runs code; what
 and the stored hashes prove it.
 """
 
+import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -11,10 +12,11 @@ from safetensors.numpy import load_file, save_file
 
 from dgz.data.dataset import SPLITS, GZSLData, listing
 from dgz.errors import DataError, DGZError
-from dgz.files import read_document, write_folder, write_json
+from dgz.files import read_document, read_json, write_folder, write_json
 
 _VERSION = 1
 _HEADER, _ARRAYS = "bundle.json", "arrays.safetensors"
+BACKBONE = "backbone"  # folder of what made the features, where these are of photos
 _ARRAY_FIELDS = (
     "attributes",
     "seen",
@@ -41,21 +43,43 @@ def save_bundle(data: GZSLData, path: str | Path, *, overwrite: bool = False) ->
     True
     """
     with write_folder(path, overwrite=overwrite) as folder:
-        try:
-            save_file({field: getattr(data, field) for field in _ARRAY_FIELDS}, folder / _ARRAYS)
-        except SafetensorError as error:  # a full disk, as its Rust side reports it
-            raise DGZError(f"{path} could not be written: {error}.") from error
-        header = {
-            "format": "dgz-bundle",
-            "version": _VERSION,
-            "name": data.name,
-            "features": data.features,
-            "semantics": data.semantics,
-            "leaks": dict(data.leaks),
-            "hashes": data.hashes,
-            "class_names": list(data.class_names),
-        }
-        write_json(folder / _HEADER, header)
+        write_bundle(data, folder)
+
+
+def write_bundle(data: GZSLData, folder: Path) -> None:
+    """Write the files of a bundle into ``folder``, for callers that put more beside them before it gets its name."""
+    try:
+        save_file({field: getattr(data, field) for field in _ARRAY_FIELDS}, folder / _ARRAYS)
+    except SafetensorError as error:  # a full disk, as its Rust side reports it
+        raise DGZError(f"The bundle of {data.name!r} could not be written: {error}.") from error
+    header = {
+        "format": "dgz-bundle",
+        "version": _VERSION,
+        "name": data.name,
+        "features": data.features,
+        "semantics": data.semantics,
+        "leaks": dict(data.leaks),
+        "hashes": data.hashes,
+        "class_names": list(data.class_names),
+    }
+    write_json(folder / _HEADER, header)
+
+
+def copy_backbone(bundle: str | Path, folder: str | Path) -> dict[str, str]:
+    """Copy what made a bundle's features of photos, if anything did, into a ``folder``, for those who need it there.
+
+    Returns
+    -------
+    dict
+        Name of the network and licence of its weights; empty where features were not made of photos.
+    """
+    found = Path(bundle) / BACKBONE
+    if not found.is_dir():
+        return {}
+    with write_folder(Path(folder) / BACKBONE, overwrite=True) as copy:
+        shutil.copytree(found, copy, dirs_exist_ok=True)
+    known = read_json(found / f"{BACKBONE}.json")
+    return {str(known["name"]): str(known["licence"])}
 
 
 def load_bundle(path: str | Path) -> GZSLData:

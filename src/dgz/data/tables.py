@@ -1,13 +1,17 @@
 """People's own data: arrays of features, labels and a table of classes become a GZSLData.
 
 In come ``.npy``, ``.npz``, CSV or Parquet files with one row per sample, and a CSV with one row per class (name, split,
-vector columns). Out comes a GZSLData, ready for ``save_bundle``. Files are read without pickle.
+vector columns). Out comes a GZSLData, ready for ``save_bundle``. Files are read without pickle. Words in a class table
+are read here too, and become vectors in ``dgz.words``.
 """
 
 import csv
+import io
+import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
 from operator import not_
@@ -20,11 +24,13 @@ import numpy.typing as npt
 from dgz.data.dataset import Floats, GZSLData, Ints, as_floats, listing
 from dgz.data.folds import hold_out_rows
 from dgz.errors import DataError, DGZError, one_line
-from dgz.files import MAX_DEFLATE_RATIO
+from dgz.files import MAX_DEFLATE_RATIO, write_whole
 
 _NAME_COLUMNS = ("name", "class", "class_name")
 _LABEL_COLUMNS = ("label", "labels", "y", "class", "class_name")
 _FEATURE_KEYS = ("x", "features")
+_WORD_COLUMN = re.compile(r"(description|gloss|phrases)(_\d+)?")
+_WORD_HINT = "words belong in columns called description, gloss or phrases, of which 'dgz data words' makes vectors"
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,17 @@ class ClassTable:
     names: tuple[str, ...]
     vectors: Floats
     groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ClassColumns:
+    """All that a class table holds: names, groups where given, cells of words by column, and columns of numbers."""
+
+    names: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    words: Mapping[str, tuple[str, ...]]
+    headings: tuple[str, ...]
+    numbers: Floats | None
 
 
 @dataclass(frozen=True)
@@ -47,16 +64,72 @@ class Rows:
 
 def read_class_table(path: str | Path) -> ClassTable:
     """Read a CSV with a header: ``name`` (or ``class``), optionally ``split``, and one column per vector entry."""
+    table = read_class_columns(path)
+    if table.words and table.numbers is not None:
+        raise DataError(
+            f"{path} holds both words ({listing(list(table.words))}) and numbers ({listing(list(table.headings))}): "
+            "leave one kind out, or let 'dgz data words --from-attributes' speak the numbers."
+        )
+    if table.words:
+        raise DataError(f"{path} holds words ({listing(list(table.words))}): 'dgz data words' makes vectors of them.")
+    if table.numbers is None:
+        raise DataError(f"{path} has no vector columns beside name and split: {_WORD_HINT}.")
+    return ClassTable(table.names, table.numbers, table.groups)
+
+
+def read_class_columns(path: str | Path) -> ClassColumns:
+    """Read a class table whose columns, beside ``name`` and ``split``, hold numbers or words.
+
+    Words are in ``description``, ``gloss`` and ``phrases``, each of which may be there several times with a number
+    (``description_1``, ``description_2``); all other columns hold numbers.
+    """
     path = Path(path)
-    texts, vectors = _read_csv(path, (*_NAME_COLUMNS, "split"), needed=_NAME_COLUMNS)
-    names = tuple(next(values for column, values in texts.items() if column != "split"))
+    with _csv_rows(path) as (header, _):
+        words = [column.lower() for column in header if _WORD_COLUMN.fullmatch(column.lower())]
+        known = (*_NAME_COLUMNS, "split", *words)
+        headings = tuple(column for column in header if column.lower() not in known)
+    texts, numbers = _read_csv(path, known, needed=_NAME_COLUMNS, hint=_WORD_HINT)
+    names = tuple(next(values for column, values in texts.items() if column in _NAME_COLUMNS))
     groups = tuple(group.lower() for group in texts["split"]) if "split" in texts else None
     for name, group in zip(names, groups or (), strict=groups is not None):
         if group not in ("seen", "unseen"):
             raise DataError(f"{path}: split must be seen or unseen, found {group!r} for class {name!r}.")
-    if vectors is None:
-        raise DataError(f"{path} has no vector columns beside {listing(list(texts))}.")
-    return ClassTable(names, vectors, groups)
+    return ClassColumns(names, groups, {column: tuple(texts[column]) for column in words}, headings, numbers)
+
+
+def write_class_table(table: ClassTable, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a CSV that :func:`read_class_table` reads back as the same table, bit for bit.
+
+    Parameters
+    ----------
+    table : ClassTable
+        Its vectors go to the columns ``v0``, ``v1``, …
+    path : str or Path
+    overwrite : bool
+        Replace what is there; without it, that is an error.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
+    >>> write_class_table(ClassTable(("cat", "fox"), np.float32([[0.1], [1.0]]), ("seen", "unseen")), path)
+    >>> path.read_text().split()
+    ['name,split,v0', 'cat,seen,0.100000001', 'fox,unseen,1']
+    """
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise DGZError(f"{path} exists already; choose another place or pass --overwrite (overwrite=True).")
+    groups = [()] * len(table.names) if table.groups is None else [(group,) for group in table.groups]
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    split = () if table.groups is None else ("split",)
+    rows.writerow(["name", *split, *(f"v{i}" for i in range(table.vectors.shape[1]))])
+    for name, group, vector in zip(table.names, groups, table.vectors, strict=True):
+        # Nine digits are off by less than a sixth of a float32's rounding interval: enough to come back as the same
+        # one, also by way of the double that they are read as.
+        rows.writerow([name, *group, *(f"{value:.9g}" for value in vector.tolist())])
+    with write_whole(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def read_rows(path: str | Path) -> Rows:
@@ -85,14 +158,16 @@ def read_labels(path: str | Path) -> npt.NDArray[Any]:
 
 
 def import_files(
-    features: str | Path, classes: str | Path, labels: str | Path | None = None, **options: Any
+    features: str | Path, classes: str | Path | ClassTable, labels: str | Path | None = None, **options: Any
 ) -> GZSLData:
     """Make a data set from a file of samples (:func:`read_rows`) and a CSV of classes (:func:`read_class_table`).
 
     Parameters
     ----------
-    features, classes : str or Path
-        The two files.
+    features : str or Path
+        The samples.
+    classes : str, Path or ClassTable
+        The classes, or what was read or made of them.
     labels : str or Path, optional
         A third (:func:`read_labels`), where the samples' file has no labels.
     **options
@@ -103,7 +178,8 @@ def import_files(
     if found is None:
         raise DGZError(f"{features} holds no labels: give them a column or key called label, or a file of their own.")
     named = {"features_name": Path(features).stem, **options}
-    return import_arrays(rows.features, found, read_class_table(classes), splits=rows.splits, **named)
+    table = classes if isinstance(classes, ClassTable) else read_class_table(classes)
+    return import_arrays(rows.features, found, table, splits=rows.splits, **named)
 
 
 def import_arrays(
@@ -274,42 +350,55 @@ def _labels(texts: list[str]) -> npt.NDArray[Any]:
 
 
 def _read_csv(
-    path: Path, text_columns: Collection[str], needed: Sequence[str] = ()
+    path: Path, text_columns: Collection[str], needed: Sequence[str] = (), hint: str = ""
 ) -> tuple[dict[str, list[str]], Floats | None]:
     """Text columns of a CSV by their names in its header, one ``needed``, and all others as one matrix of numbers."""
+    with _csv_rows(path) as (header, rows):
+        if needed and not any(column.lower() in needed for column in header):
+            raise DataError(f"{path} must have a column called {' or '.join(needed)}, found {listing(header)}.")
+        is_text = [column.lower() in text_columns for column in header]
+        names = [column.lower() for column in compress(header, is_text)]
+        if repeated := _repeated(names):
+            raise DataError(f"{path} has more than one column called {listing(repeated)}, whatever their case.")
+        texts: list[list[str]] = []
+        numbers: list[Floats] = []
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise DataError(f"{path}, line {rows.line_num}: expected {len(header)} values, found {len(row)}.")
+            texts.append([value.strip() for value in compress(row, is_text)])
+            # Row by row, as text takes ten times the memory of the numbers.
+            values = compress(row, map(not_, is_text))
+            try:
+                numbers.append(np.fromiter(map(float, values), np.float64).astype(np.float32))
+            except ValueError as error:
+                problem = _not_a_number(header, row, is_text) + (f" ({hint})" if hint else "")
+                raise DataError(f"{path}, line {rows.line_num}: {problem}.") from error
+    if not texts:
+        raise DataError(f"{path} has a header but no rows.")
+    by_name = dict(zip(names, map(list, zip(*texts, strict=True)), strict=True))
+    return by_name, as_floats(np.stack(numbers), str(path)) if not all(is_text) else None
+
+
+@contextmanager
+def _csv_rows(path: Path) -> Iterator[tuple[list[str], Any]]:
+    """The header of a CSV, whose names differ, and the rows after it; what is no CSV is said in one sentence."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             header = [column.strip() for column in next(rows, [])]
             if not header:
                 raise DataError(f"{path} is empty; expected a header line.")
-            if repeated := sorted(column for column, count in Counter(header).items() if count > 1):
+            if repeated := _repeated(header):
                 raise DataError(f"{path} has more than one column called {listing(repeated)}.")
-            if needed and not any(column.lower() in needed for column in header):
-                raise DataError(f"{path} must have a column called {' or '.join(needed)}, found {listing(header)}.")
-            is_text = [column.lower() in text_columns for column in header]
-            texts: list[list[str]] = []
-            numbers: list[Floats] = []
-            for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise DataError(f"{path}, line {rows.line_num}: expected {len(header)} values, found {len(row)}.")
-                texts.append([value.strip() for value in compress(row, is_text)])
-                # Row by row, as text takes ten times the memory of the numbers.
-                values = compress(row, map(not_, is_text))
-                try:
-                    numbers.append(np.fromiter(map(float, values), np.float64).astype(np.float32))
-                except ValueError as error:
-                    place = f"{path}, line {rows.line_num}"
-                    raise DataError(f"{place}: {_not_a_number(header, row, is_text)}") from error
+            yield header, rows
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as CSV: {one_line(error)}.") from error
-    if not texts:
-        raise DataError(f"{path} has a header but no rows.")
-    names = [column.lower() for column in compress(header, is_text)]
-    by_name = dict(zip(names, map(list, zip(*texts, strict=True)), strict=True))
-    return by_name, as_floats(np.stack(numbers), str(path)) if not all(is_text) else None
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _not_a_number(header: list[str], row: list[str], is_text: list[bool]) -> str:
@@ -317,8 +406,8 @@ def _not_a_number(header: list[str], row: list[str], is_text: list[bool]) -> str
         try:
             float(value if not text else 0)
         except ValueError:
-            return f"column {column!r} must hold numbers, found {value!r}."
-    return "a column must hold numbers."
+            return f"column {column!r} must hold numbers, found {value!r}"
+    return "a column must hold numbers"
 
 
 def _read_parquet(path: Path, text_columns: Collection[str]) -> tuple[dict[str, list[str]], Floats | None]:

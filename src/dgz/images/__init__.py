@@ -1,0 +1,29 @@
+"""Photos: a folder of photos per class in; features of a backbone, and with them a GZSLData, out."""
+
+try:
+    import onnxruntime  # noqa: F401 (only whether it is there)
+    import PIL  # noqa: F401
+except ImportError as error:
+    from dgz.errors import DGZError
+
+    raise DGZError("Reading photos needs pillow and onnxruntime: install dgz[images].") from error
+
+from dgz.images.backbones import Backbone, Preparation, open_backbone
+from dgz.images.features import Extracted, extract
+from dgz.images.folder import ImagesReport, backbone_of, import_images, save_images
+from dgz.images.photos import PhotoError, prepare, read_photo
+
+__all__ = [
+    "Backbone",
+    "Extracted",
+    "ImagesReport",
+    "PhotoError",
+    "Preparation",
+    "backbone_of",
+    "extract",
+    "import_images",
+    "open_backbone",
+    "prepare",
+    "read_photo",
+    "save_images",
+]
