@@ -6,6 +6,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of t
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, and for the processes tests start
 
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     return DATA
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser without a window, for tests marked so."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        for flag in (
+            "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+            "disable-component-update", "disable-sync", "disable-dev-shm-usage", f"user-data-dir={profile}",
+        ):  # fmt: skip
+            options.add_argument(f"--{flag}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options, Service("/usr/bin/chromedriver"))
+        yield driver
+        driver.quit()
 
 
 def damage(path: Path, draw: Any, within: int | None = None) -> None:

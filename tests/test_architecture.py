@@ -17,6 +17,8 @@ ROOMS = [
     "files",
     "progress",
     "data",
+    "images",
+    "words",
     "nets",
     "losses",
     "metrics",
@@ -39,6 +41,8 @@ ROOMS = [
     "experiments",
     "reproduce",
     "report",
+    "export",
+    "serve",
     "bench",
     "cli",
 ]
@@ -77,6 +81,9 @@ def test_data_only_moves_to_the_right(path: Path) -> None:
     [
         ("dgz.cli", ("torch", "sklearn", "scipy", "matplotlib", "h5py")),
         ("dgz.data", ("torch", "matplotlib")),
+        ("dgz.words", ("torch", "tokenizers", "transformers", "sentence_transformers")),
+        ("dgz.data, dgz.cli, dgz.model", ("PIL.JpegImagePlugin", "onnxruntime", "onnx", "dgz.images")),
+        ("dgz.images", ("torch", "onnx", "transformers", "timm", "torchvision")),
         ("dgz.records", ("torch", "sklearn")),
         ("dgz.paper", ("torch", "sklearn", "scipy")),
         ("dgz.report", ("torch", "sklearn")),

@@ -79,7 +79,20 @@ def samples(tmp_path: Path) -> Path:
 def test_help_reads_like_a_table_of_contents() -> None:
     answer = dgz("--help")
     assert answer.returncode == 0
-    for verb in ("demo", "train", "sweep", "evaluate", "predict", "add-class", "reproduce", "report", "bench", "data"):
+    for verb in (
+        "demo",
+        "train",
+        "sweep",
+        "evaluate",
+        "predict",
+        "add-class",
+        "export",
+        "serve",
+        "reproduce",
+        "report",
+        "bench",
+        "data",
+    ):
         assert f"│ {verb}" in answer.stdout
     for verb in ("info", "check", "import", "download"):
         assert f"│ {verb}" in dgz("data", "--help").stdout
@@ -892,3 +905,25 @@ def test_only_a_method_with_mapped_weights_takes_on_classes(inside: Inside, bund
     refused = inside("add-class", tmp_path / "ridge", "--classes", tmp_path / "new.csv", "--out", tmp_path / "more")
     assert refused.returncode == 2
     assert "holds a CenterRidge, which takes on no classes" in refused.stderr
+
+
+# --- A model in use elsewhere.
+def test_a_run_has_a_card_and_becomes_onnx(inside: Inside, bundle: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    few = ("--without-generator", "--set", "n_epochs=1", "--set", "generator.n_epochs=1", "--device", "cpu")
+    answer = inside("train", bundle, "--out", run, *few)
+    assert answer.returncode == 0, answer.stderr
+    assert f"Card: {run / 'model_card.md'}" in answer.stdout
+    assert (run / "model_card.md").read_text().startswith("# DGZ on ")
+    assert not (run / "backbone").exists()
+
+    answer = inside("export", run, "--onnx")
+    assert answer.returncode == 0, answer.stderr
+    assert f"{run / 'model.onnx'}: from features to scores of " in answer.stdout
+    assert "there is no file that reads pictures" in answer.stdout
+    refused = inside("export", run, "--onnx")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "exists already" in refused.stderr
+    (found,) = json.loads(inside("export", run / "model", "--onnx", "--out", tmp_path / "else", "--json").stdout)
+    assert found["path"] == str(tmp_path / "else" / "model.onnx")
+    assert 0 <= found["difference"] < 1e-4

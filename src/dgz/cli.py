@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dgz.data import GZSLData
     from dgz.data.checks import DataReport
     from dgz.estimator import GZSLClassifier
+    from dgz.images import Backbone
     from dgz.paper import Item
 
 app = typer.Typer(
@@ -165,10 +166,10 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train DGZ, or another method, on a data set, test it, and keep model, record and report in one folder."""
-    from dgz.data import load_data
+    from dgz.data import copy_backbone, load_data
     from dgz.experiments import run
     from dgz.records import is_finished
-    from dgz.report import HEADINGS, oracle_rows, score_rows, write_report
+    from dgz.report import HEADINGS, oracle_rows, score_rows, write_card, write_report
 
     model = _prepared(
         _untrained(method, preset, published, without_generator, schedule), seed, device, assignments or []
@@ -184,9 +185,10 @@ def train(
     )
     if was_finished:
         typer.echo(f"{out} was finished already: nothing was left to train.", err=True)
-    places = {"model": out / "model", "record": out / "record.json"}
+    command = shlex.join(["dgz", *sys.argv[1:]])
+    card = write_card(record, out, command=command, weights=copy_backbone(source, out))
+    places = {"model": out / "model", "card": card, "record": out / "record.json"}
     if record.scores:
-        command = shlex.join(["dgz", *sys.argv[1:]])
         places["report"] = write_report([record], out, title=record.data["name"], command=command)
     if as_json:
         _print_json({"scores": record.scores, "oracle": record.oracle, **{key: str(at) for key, at in places.items()}})
@@ -434,6 +436,69 @@ def add_class(
     console = _console()
     console.print(f"Added {escape(', '.join(table.names))} in {seconds:.3g} s", soft_wrap=True)
     console.print(f"Model: {escape(str(target))}, {len(trained.classes_)} classes", soft_wrap=True)
+
+
+@app.command()
+def export(
+    model: Model,
+    onnx: Annotated[bool, typer.Option("--onnx", help="As ONNX, which is the one form there is.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of model.onnx and pictures.onnx; by default that of the model or run.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model as ONNX, and compare it with the model: for features, and for pictures if it knows how."""
+    from dgz.export import export_onnx
+
+    trained, backbone = _load_model(model), _backbone_of(model)
+    wanted = {"model.onnx": None} | ({} if backbone is None else {"pictures.onnx": backbone})
+    folder = out or model
+    written = [export_onnx(trained, folder / name, backbone=one, overwrite=overwrite) for name, one in wanted.items()]
+    if as_json:
+        _print_json([{**vars(one), "path": str(one.path)} for one in written])
+        return
+    for one in written:
+        what = f"from {one.reads} to scores of {len(trained.classes_)} classes"
+        line = f"{one.path}: {what}; differs from the model by {one.difference:.1e} at most, on made-up {one.reads}."
+        _console().print(escape(line), soft_wrap=True)
+    if backbone is None:
+        _console().print("What made its features is not known, so there is no file that reads pictures.")
+
+
+@app.command()
+def serve(
+    model: Model,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond this machine, there must be a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="DGZ_API_KEY", help="What every request must bring; at least 16 characters.")
+    ] = None,
+    encoder: Encoder = None,
+    max_megabytes: Annotated[int, typer.Option(help="The most of one request.", min=1)] = 64,
+    max_photos: Annotated[int, typer.Option(help="The most photos of one request.", min=1)] = 64,
+    max_pixels: Annotated[int, typer.Option(help="The most pixels of a photo.", min=1)] = 50_000_000,
+    timeout: Annotated[float, typer.Option(help="Seconds that a request may take.", min=0.1)] = 30.0,
+) -> None:
+    """Serve a trained model over HTTP, with a page for people at / and its description at /docs."""
+    from dgz.serve import Limits, open_engine
+    from dgz.serve import serve as run_server
+
+    limits = Limits(body=max_megabytes << 20, photos=max_photos, pixels=max_pixels, seconds=timeout)
+    engine = open_engine(model, encoder=encoder, limits=limits)
+    run_server(engine, host=host, port=port, api_key=api_key, say=lambda line: typer.echo(line, err=True))
+
+
+def _backbone_of(model: Path) -> "Backbone | None":
+    """What makes features of photos for a model: it lies beside the model, if photos were what it learned from."""
+    places = [place for place in (model, model.parent) if (place / "backbone").is_dir()]
+    if not places:
+        return None
+    from dgz.images import backbone_of
+
+    return backbone_of(places[0])
 
 
 def _model_folder(path: Path) -> Path:
@@ -723,6 +788,65 @@ def import_(
     )
     save_bundle(data, out, overwrite=overwrite)
     _print_report(inspect(out), as_json)
+
+
+@data_app.command("from-images")
+def from_images(
+    folder: Annotated[Path, typer.Argument(help="Folder with one subfolder of photos per class.")],
+    classes: Annotated[
+        Path, typer.Option(help="CSV with a row per class: name, split (seen or unseen), vector columns or words.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the new bundle.")],
+    backbone: Annotated[
+        str, typer.Option(help="What computes the features: lite0, a file.onnx, timm:NAME or hf:NAME.")
+    ] = "lite0",
+    bad: Annotated[
+        str,
+        typer.Option(help="Files that are no photos: raise refuses the folder, skip leaves them out and lists them."),
+    ] = "raise",
+    workers: Annotated[int | None, typer.Option(help="Threads; as many as cores by default.")] = None,
+    max_pixels: Annotated[int, typer.Option(help="Refuse photos with more pixels than this.")] = 100_000_000,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Neither use the features of earlier runs nor keep those of this one.")
+    ] = False,
+    test_fraction: Annotated[float, typer.Option(help="Share of each seen class's photos to test on.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Random seed of that share.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Name of the data set; the bundle's folder by default.")] = None,
+    encoder: Encoder = None,
+    semantics: Annotated[
+        str | None, typer.Option(help="What the class vectors are called: att by default, or, of words, the encoder.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn a folder of photos per class and a table of classes into a bundle, with features of a backbone."""
+    from dgz.data import check
+    from dgz.images import import_images, save_images
+    from dgz.words import read_classes
+
+    is_taken = out.exists() and not (out.is_dir() and not any(out.iterdir()))
+    if is_taken and not overwrite:  # found out before the work, not after it
+        raise DGZError(f"{out} exists already; choose another place or pass --overwrite.")
+    table = read_classes(classes, encoder)
+    skipping: Any = bad  # any text here: the library says which ones there are
+    data, photos = import_images(
+        folder,
+        table.table,
+        backbone=backbone,
+        bad=skipping,
+        n_workers=workers,
+        max_pixels=max_pixels,
+        cache=not no_cache,
+        test_fraction=test_fraction,
+        random_state=seed,
+        name=name or out.resolve().name,
+        semantics=semantics or table.semantics,
+    )
+    save_images(data, photos, out, overwrite=overwrite)
+    report = check(out)  # not only described: class vectors off the usual scale cost more than any photo
+    report.facts |= photos.facts()
+    report.warnings += [*table.warnings, *photos.warnings, *photos.refused.values()]
+    _print_report(report, as_json)
 
 
 @data_app.command()

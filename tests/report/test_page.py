@@ -1,8 +1,6 @@
 """The report page: what it says, that it stands alone, and how it looks to a browser."""
 
 import re
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,25 +164,6 @@ def test_without_a_second_seed_there_is_no_mean(several: list[Record], tmp_path:
         assert "±" not in text
         assert "Each run" not in text
         assert "CenterRidge (alpha=0.1)" in text  # which of the two it is must be said all the same
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        for flag in (
-            "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-            "disable-component-update", "disable-sync", "disable-dev-shm-usage", f"user-data-dir={profile}",
-        ):  # fmt: skip
-            options.add_argument(f"--{flag}")
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        driver = webdriver.Chrome(options, Service("/usr/bin/chromedriver"))
-        yield driver
-        driver.quit()
 
 
 @pytest.mark.browser

@@ -3,8 +3,7 @@
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -626,25 +625,6 @@ def test_a_readme_shows_results_only(tmp_path: Path) -> None:
 
 
 # --- In a browser.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        for flag in (
-            "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-            "disable-component-update", "disable-sync", "disable-dev-shm-usage", f"user-data-dir={profile}",
-        ):  # fmt: skip
-            options.add_argument(f"--{flag}")
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        driver = webdriver.Chrome(options, Service("/usr/bin/chromedriver"))
-        yield driver
-        driver.quit()
-
-
 def column(table: Any, place: int) -> list[str]:
     return [
         row.find_elements("css selector", "td")[place].text for row in table.find_elements("css selector", "tbody tr")

@@ -1,5 +1,6 @@
 """Reports: records in; tables, figures and one self-contained page out."""
 
+from dgz.report.card import write_card
 from dgz.report.page import write_report
 from dgz.report.paper import readme_table, update_readme, write_paper_report
 from dgz.report.paper_runs import read_runs
@@ -13,6 +14,7 @@ __all__ = [
     "readme_table",
     "score_rows",
     "update_readme",
+    "write_card",
     "write_paper_report",
     "write_report",
 ]
