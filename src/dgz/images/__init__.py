@@ -9,9 +9,9 @@ except ImportError as error:
     raise DGZError("Reading photos needs pillow and onnxruntime: install dgz[images].") from error
 
 from dgz.images.backbones import Backbone, Preparation, open_backbone
-from dgz.images.features import Extracted, extract
+from dgz.images.features import Extracted, extract, features_of
 from dgz.images.folder import ImagesReport, backbone_of, import_images, save_images
-from dgz.images.photos import PhotoError, prepare, read_photo
+from dgz.images.photos import PhotoError, prepare, quiet_decoding, read_photo
 
 __all__ = [
     "Backbone",
@@ -21,9 +21,11 @@ __all__ = [
     "Preparation",
     "backbone_of",
     "extract",
+    "features_of",
     "import_images",
     "open_backbone",
     "prepare",
+    "quiet_decoding",
     "read_photo",
     "save_images",
 ]

@@ -134,6 +134,16 @@ def extract(
     )
 
 
+def features_of(content: bytes, backbone: Backbone, *, name: str, max_pixels: int = MAX_PIXELS) -> Floats:
+    """The features (d_x,) of one photo, given as what its file holds; ``name`` is for sentences about it."""
+    preparation = backbone.preparation
+    photo = read_photo(content, name=name, max_pixels=max_pixels, shorter_side=preparation.shorter_side)
+    row: Floats = backbone.run(prepare(photo, preparation)[None])[0]
+    if not np.isfinite(row).all():
+        raise PhotoError(f"{name} has features that are not finite, as {backbone.name} computes them.")
+    return row
+
+
 def _n_cores() -> int:
     """Cores this process may use, which can be fewer than the machine has."""
     try:
@@ -187,7 +197,9 @@ class _Work:
                 digest = hashlib.sha256(content).digest()
                 row = self.store.get(digest) if self.store is not None else None
                 if row is None:
-                    new[digest] = row = self._compute(content, self.names[i])
+                    new[digest] = row = features_of(
+                        content, self.backbone, name=self.names[i], max_pixels=self.max_pixels
+                    )
                 else:
                     n_known += 1
             except PhotoError as error:
@@ -197,14 +209,6 @@ class _Work:
         if self.store is not None:
             self.store.put(new)
         return n_known, refused
-
-    def _compute(self, content: bytes, name: str) -> Floats:
-        preparation = self.backbone.preparation
-        photo = read_photo(content, name=name, max_pixels=self.max_pixels, shorter_side=preparation.shorter_side)
-        row: Floats = self.backbone.run(prepare(photo, preparation)[None])[0]
-        if not np.isfinite(row).all():
-            raise PhotoError(f"{name} has features that are not finite, as {self.backbone.name} computes them.")
-        return row
 
 
 class FeatureStore:

@@ -35,6 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import dgz
 from dgz.data.dataset import Floats
 from dgz.errors import DGZError, one_line
+from dgz.images import quiet_decoding
 from dgz.serve.engine import Batcher, ConflictError, Engine, NoSuchClassError, Scores, Snapshot
 
 # Without a key: whether the server lives, and pages that say nothing about the model until they are given one.
@@ -126,7 +127,8 @@ def create_app(engine: Engine, *, api_key: str | None = None, hosts: tuple[str, 
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
+        with quiet_decoding():
+            yield
         workers.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(

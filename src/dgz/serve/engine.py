@@ -21,7 +21,7 @@ from dgz.data.dataset import Floats, first_bad_row
 from dgz.errors import DataError, DGZError
 from dgz.estimator import GZSLClassifier
 from dgz.files import read_document, write_json
-from dgz.images import Backbone, backbone_of, prepare, read_photo
+from dgz.images import Backbone, backbone_of, features_of
 from dgz.nets import FreeWeights
 from dgz.peers import load_model
 from dgz.records import is_finished, read_record
@@ -156,10 +156,7 @@ class Engine:
         """The features (d_x,) of a photo's file."""
         if self.backbone is None:
             raise ConflictError("This model takes no photos: what made the features it learned from is not known.")
-        wanted = self.backbone.preparation
-        decoded = read_photo(photo, name=name, max_pixels=self.limits.pixels, shorter_side=wanted.shorter_side)
-        row: Floats = self.backbone.run(prepare(decoded, wanted)[None])[0]
-        return row
+        return features_of(photo, self.backbone, name=name, max_pixels=self.limits.pixels)
 
     # --- Changes.
     def add_class(self, name: str, *, vector: Floats | None = None, description: str | None = None) -> Snapshot:
