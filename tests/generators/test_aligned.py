@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from dgz import DGZ, load_numbers
 from dgz.errors import DGZError
-from dgz.generators import GENERATORS, AlignedVAEs, aligned
+from dgz.generators import GENERATORS, AlignedVAEs, aligned, base
 from dgz.generators.aligned import wasserstein_distance
 from dgz.losses import kl_divergence
 from dgz.training import Checkpoints, random_stream
@@ -317,7 +317,8 @@ def test_rows_are_embedded_a_block_at_a_time(block, monkeypatch):
     data = rows()
     generator = fit(tiny(n_per_seen=20), data)
     expected = generator.embed(data.x), *generator.training_rows(data.x, data.y, random_stream(0, "test"))
-    monkeypatch.setattr(aligned, "_BLOCK", block)
+    for module in (base, aligned):
+        monkeypatch.setattr(module, "BLOCK", block)
     sizes = []
     generator.embedding_.register_forward_pre_hook(lambda net, inputs: sizes.append(len(inputs[0])))
     found = generator.embed(data.x), *generator.training_rows(data.x, data.y, random_stream(0, "test"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, normalize
 
 import reference
-from dgz.generators import GENERATORS, WGANGP, ContrastiveWGANGP, contrastive, wgan
+from dgz.generators import GENERATORS, WGANGP, ContrastiveWGANGP, base, wgan
 from dgz.generators.contrastive import supervised_contrast
 from dgz.training import Checkpoints, random_stream
 
@@ -389,7 +389,7 @@ def test_rows_are_embedded_a_block_at_a_time(block, monkeypatch):
     data = rows()
     gan = fit(tiny(), data)
     expected = gan.embedding_(data.x).detach()
-    monkeypatch.setattr(contrastive, "_BLOCK", block)
+    monkeypatch.setattr(base, "BLOCK", block)
     sizes = []
     gan.embedding_.register_forward_pre_hook(lambda net, inputs: sizes.append(len(inputs[0])))
     found = gan.embed(data.x)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import leaky_relu, normalize
 
 from dgz.errors import DGZError
-from dgz.generators import VAEGAN, FeedbackVAEGAN, feedback
+from dgz.generators import VAEGAN, FeedbackVAEGAN, base
 from dgz.generators.feedback import weighted_l1
 from dgz.generators.vaegan import as_rows
 from dgz.training import random_stream
@@ -225,7 +225,7 @@ def test_a_row_comes_with_what_the_decoder_makes_of_it():
 def test_rows_are_described_a_block_at_a_time(block, monkeypatch):
     data, generator = rows(), built()
     expected = generator.embed(data.x)
-    monkeypatch.setattr(feedback, "_BLOCK", block)
+    monkeypatch.setattr(base, "BLOCK", block)
     torch.testing.assert_close(generator.embed(data.x), expected)
 
 
