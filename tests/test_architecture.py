@@ -44,6 +44,8 @@ ROOMS = [
     "export",
     "serve",
     "bench",
+    "console",
+    "cli_data",
     "cli",
 ]
 FILES = sorted(

@@ -10,21 +10,20 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 import dgz
+from dgz.cli_data import data_app
+from dgz.console import AsJson, Encoder, Features, Overwrite, Semantics, Source, console, print_json, print_table
 from dgz.errors import DGZError
 
 if TYPE_CHECKING:
     from dgz.data import GZSLData
-    from dgz.data.checks import DataReport
     from dgz.estimator import GZSLClassifier
     from dgz.images import Backbone
     from dgz.paper import Item
@@ -35,23 +34,11 @@ app = typer.Typer(
     add_completion=False,
     help="Recognise classes with training pictures and classes with none, from one vector per class.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Look at, check, import and download data sets.")
 app.add_typer(data_app, name="data")
 
 # What the options before the verb said, for main(), which is outside the verb when an error reaches it.
 _settings = {"debug": False}
 
-Source = Annotated[
-    str, typer.Argument(help="Folder of a data set (xlsa17 layout or bundle), or [b]numbers[/b], the embedded one.")
-]
-Features = Annotated[str, typer.Option(help="Features file of an xlsa17 folder, without .mat.")]
-Semantics = Annotated[str, typer.Option(help="Class vectors of an xlsa17 folder: att, sent, …")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Encoder = Annotated[
-    str | None,
-    typer.Option(help="What reads words: minilm (default), st:NAME or clip:NAME of a model, or the folder it is in."),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Model = Annotated[Path, typer.Argument(help="Folder of a model, or of the run that made it.")]
 SeenPenalty = Annotated[
     float, typer.Option(help="Subtracted from the scores of seen classes: more of it favours unseen ones.")
@@ -134,14 +121,14 @@ def demo(
     record = run(model, load_numbers(seed), out, overwrite=overwrite or out == _DEMO_FOLDER)
     page = write_report([record], out, title="Two-digit numbers", command=f"dgz demo --seed {seed}")
     if as_json:
-        _print_json({"scores": record.scores, "record": str(out / "record.json"), "report": str(page)})
+        print_json({"scores": record.scores, "record": str(out / "record.json"), "report": str(page)})
         return
-    _print_table(HEADINGS, score_rows([record]))
-    console = _console()
+    print_table(HEADINGS, score_rows([record]))
+    screen = console()
     for _, heading, meaning in SCORES:
-        console.print(f"  [b]{heading:>5}[/b]  {meaning}")
-    console.print("  Accuracies are means over classes, in percent. Nothing was chosen by test scores.")
-    console.print(f"Report: {escape(str(page))}", soft_wrap=True)
+        screen.print(f"  [b]{heading:>5}[/b]  {meaning}")
+    screen.print("  Accuracies are means over classes, in percent. Nothing was chosen by test scores.")
+    screen.print(f"Report: {escape(str(page))}", soft_wrap=True)
 
 
 @app.command()
@@ -191,15 +178,15 @@ def train(
     if record.scores:
         places["report"] = write_report([record], out, title=record.data["name"], command=command)
     if as_json:
-        _print_json({"scores": record.scores, "oracle": record.oracle, **{key: str(at) for key, at in places.items()}})
+        print_json({"scores": record.scores, "oracle": record.oracle, **{key: str(at) for key, at in places.items()}})
         return
-    console = _console()
+    screen = console()
     if record.scores:
         _print_scores(HEADINGS, score_rows([record]), oracle_rows([record]))
     else:
-        console.print(_NO_SCORES)
+        screen.print(_NO_SCORES)
     for what, where in places.items():
-        console.print(f"{what.capitalize()}: {escape(str(where))}", soft_wrap=True)
+        screen.print(f"{what.capitalize()}: {escape(str(where))}", soft_wrap=True)
 
 
 @app.command()
@@ -259,12 +246,12 @@ def sweep(
         page = write_report(records, out, title=records[0].data["name"], command=command)
     if as_json:
         found = {"rows": [vars(group) for group in rows], "oracle": [vars(group) for group in best]}
-        _print_json(found | {"report": page and str(page)})
+        print_json(found | {"report": page and str(page)})
     elif page is None:
-        _console().print(_NO_SCORES)
+        console().print(_NO_SCORES)
     else:
         _print_scores(MEAN_HEADINGS, mean_rows(rows), mean_rows(best))
-        _console().print(f"Report: {escape(str(page))}", soft_wrap=True)
+        console().print(f"Report: {escape(str(page))}", soft_wrap=True)
     if broken is not None:
         raise broken
 
@@ -328,10 +315,10 @@ def evaluate(
     data = _load_data_for(trained, source, features, semantics)
     scores = gzsl_scores(trained, data, seen_penalty=seen_penalty).to_dict()
     if as_json:
-        _print_json(scores)
+        print_json(scores)
         return
     headings = ("Model", "Data", *(heading for _, heading, _ in SCORES))
-    _print_table(headings, [(str(model), data.name, *(f"{100 * scores[key]:.1f}" for key, _, _ in SCORES))])
+    print_table(headings, [(str(model), data.name, *(f"{100 * scores[key]:.1f}" for key, _, _ in SCORES))])
 
 
 @app.command()
@@ -371,11 +358,11 @@ def predict(
         with write_whole(out) as file:
             file.write(_as_csv(answers).encode())
     if as_json:
-        _print_json([[{"class": label, "probability": p} for label, p in answer] for answer in answers])
+        print_json([[{"class": label, "probability": p} for label, p in answer] for answer in answers])
     elif out is None:
         typer.echo(_as_csv(answers), nl=False)
     else:
-        _console().print(f"Predictions: {escape(str(out))}, {len(answers):,} rows", soft_wrap=True)
+        console().print(f"Predictions: {escape(str(out))}, {len(answers):,} rows", soft_wrap=True)
 
 
 def _as_csv(answers: list[list[tuple[Any, float]]]) -> str:
@@ -431,11 +418,11 @@ def add_class(
     trained.save(target, overwrite=overwrite)
     if as_json:
         counts = {"n_classes": len(trained.classes_), "seconds": seconds}
-        _print_json({"added": list(table.names), **counts, "model": str(target)})
+        print_json({"added": list(table.names), **counts, "model": str(target)})
         return
-    console = _console()
-    console.print(f"Added {escape(', '.join(table.names))} in {seconds:.3g} s", soft_wrap=True)
-    console.print(f"Model: {escape(str(target))}, {len(trained.classes_)} classes", soft_wrap=True)
+    screen = console()
+    screen.print(f"Added {escape(', '.join(table.names))} in {seconds:.3g} s", soft_wrap=True)
+    screen.print(f"Model: {escape(str(target))}, {len(trained.classes_)} classes", soft_wrap=True)
 
 
 @app.command()
@@ -456,14 +443,14 @@ def export(
     folder = out or model
     written = [export_onnx(trained, folder / name, backbone=one, overwrite=overwrite) for name, one in wanted.items()]
     if as_json:
-        _print_json([{**vars(one), "path": str(one.path)} for one in written])
+        print_json([{**vars(one), "path": str(one.path)} for one in written])
         return
     for one in written:
         what = f"from {one.reads} to scores of {len(trained.classes_)} classes"
         line = f"{one.path}: {what}; differs from the model by {one.difference:.1e} at most, on made-up {one.reads}."
-        _console().print(escape(line), soft_wrap=True)
+        console().print(escape(line), soft_wrap=True)
     if backbone is None:
-        _console().print("What made its features is not known, so there is no file that reads pictures.")
+        console().print("What made its features is not known, so there is no file that reads pictures.")
 
 
 @app.command()
@@ -571,16 +558,16 @@ def reproduce(
         raise
     page = write_paper_report(folder)
     if as_json:
-        _print_json({"items": [item.name for item in done], "missing": _missing(done), "report": str(page)})
+        print_json({"items": [item.name for item in done], "missing": _missing(done), "report": str(page)})
         return
-    console = _console()
+    screen = console()
     for sentence in _missing(done):
-        console.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
+        screen.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
     blocks = [block for item in done for block in item.blocks]
     parts = [runs for block in blocks for runs in (*block.rows.values(), *block.folds.values())]
     n_runs = len({run for runs in parts for run in runs})
-    console.print(f"{len(done)} items of {n_runs} runs in {time.perf_counter() - start:.0f} s")
-    console.print(f"Report: {escape(str(page))}", soft_wrap=True)
+    screen.print(f"{len(done)} items of {n_runs} runs in {time.perf_counter() - start:.0f} s")
+    screen.print(f"Report: {escape(str(page))}", soft_wrap=True)
 
 
 def _missing(items: "list[Item]") -> list[str]:
@@ -636,21 +623,21 @@ def compare(
         broken = error
     page = write_paper_report(out)
     if as_json:
-        _print_json({"methods": [vars(one) for one in standings(*so_far())], "report": str(page)})
+        print_json({"methods": [vars(one) for one in standings(*so_far())], "report": str(page)})
     else:
-        _print_table(headings, comparison_table(*so_far()).rows)
-        console = _console()
-        console.print("Rule last: the final weights; percent, mean ± sample standard deviation over seeds.")
+        print_table(headings, comparison_table(*so_far()).rows)
+        screen = console()
+        screen.print("Rule last: the final weights; percent, mean ± sample standard deviation over seeds.")
         if on_folds := chosen_table(*so_far()):
-            _print_table(on_folds.headings, on_folds.rows)
-            console.print("Rule validation: the epoch that is best on leak-free folds of the training rows.")
+            print_table(on_folds.headings, on_folds.rows)
+            screen.print("Rule validation: the epoch that is best on leak-free folds of the training rows.")
         block = so_far()[1].block
         published = [name for name in wanted if preset_of(METHODS[name], block.data, block.semantics)]
         if published:
-            console.print(
+            screen.print(
                 f"With the settings published for {escape(block.data)}: {', '.join(published)}.", soft_wrap=True
             )
-        console.print(f"Report: {escape(str(page))}", soft_wrap=True)
+        screen.print(f"Report: {escape(str(page))}", soft_wrap=True)
     if broken is not None:
         raise broken
 
@@ -683,7 +670,7 @@ def report(
         records = [read_record(run) for run in runs]
         command = shlex.join(["dgz", *sys.argv[1:]])
         page = write_report(records, out or folder, title=folder.resolve().name, command=command)
-    _console().print(f"Report: {escape(str(page))}", soft_wrap=True)
+    console().print(f"Report: {escape(str(page))}", soft_wrap=True)
 
 
 @app.command()
@@ -718,218 +705,9 @@ def bench(
     )
     written = [] if out is None else write_bench(found, out)
     if as_json:
-        _print_json(found)
+        print_json(found)
     for path in written:
         typer.echo(f"Written: {path}", err=as_json)
-
-
-@data_app.command()
-def info(source: Source, features: Features = "res101", semantics: Semantics = "att", as_json: AsJson = False) -> None:
-    """Describe a data set: counts, shapes, norms, balance, hashes."""
-    from dgz.data import inspect
-
-    report = inspect(source, features, semantics)
-    _print_report(report, as_json)
-    raise typer.Exit(1 if report.problems else 0)
-
-
-@data_app.command()
-def check(
-    source: Source,
-    features: Features = "res101",
-    semantics: Semantics = "att",
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings make the exit status 1 too.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Look for all that is known to go wrong; exit status 1 when something is."""
-    from dgz.data import check
-
-    report = check(source, features, semantics)
-    _print_report(report, as_json, checked=True)
-    raise typer.Exit(1 if report.problems or (strict and report.warnings) else 0)
-
-
-@data_app.command("import")
-def import_(
-    features: Annotated[Path, typer.Argument(help="Samples, one per row: .npy, .npz, .csv or .parquet.")],
-    classes: Annotated[
-        Path, typer.Option(help="CSV with a row per class: name, split (seen or unseen), vector columns or words.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder of the new bundle.")],
-    labels: Annotated[
-        Path | None, typer.Option(help="Labels, one per row (.npy or .csv), where the samples' file has none.")
-    ] = None,
-    test_fraction: Annotated[
-        float, typer.Option(help="Share of each seen class's rows to test on, where no split is given.")
-    ] = 0.2,
-    seed: Annotated[int, typer.Option(help="Random seed of that share.")] = 0,
-    name: Annotated[str | None, typer.Option(help="Name of the data set; the bundle's folder by default.")] = None,
-    encoder: Encoder = None,
-    semantics: Annotated[
-        str | None, typer.Option(help="What the class vectors are called: att by default, or, of words, the encoder.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Turn your own arrays and a table of classes into a bundle."""
-    from dgz.data import import_files, inspect, save_bundle
-    from dgz.words import read_classes
-
-    found = read_classes(classes, encoder)
-    _warn(found.warnings)
-    data = import_files(
-        features,
-        found.table,
-        labels,
-        test_fraction=test_fraction,
-        random_state=seed,
-        name=name or out.resolve().name,
-        semantics=semantics or found.semantics,
-    )
-    save_bundle(data, out, overwrite=overwrite)
-    _print_report(inspect(out), as_json)
-
-
-@data_app.command("from-images")
-def from_images(
-    folder: Annotated[Path, typer.Argument(help="Folder with one subfolder of photos per class.")],
-    classes: Annotated[
-        Path, typer.Option(help="CSV with a row per class: name, split (seen or unseen), vector columns or words.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder of the new bundle.")],
-    backbone: Annotated[
-        str, typer.Option(help="What computes the features: lite0, a file.onnx, timm:NAME or hf:NAME.")
-    ] = "lite0",
-    bad: Annotated[
-        str,
-        typer.Option(help="Files that are no photos: raise refuses the folder, skip leaves them out and lists them."),
-    ] = "raise",
-    workers: Annotated[int | None, typer.Option(help="Threads; as many as cores by default.")] = None,
-    max_pixels: Annotated[int, typer.Option(help="Refuse photos with more pixels than this.")] = 100_000_000,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Neither use the features of earlier runs nor keep those of this one.")
-    ] = False,
-    test_fraction: Annotated[float, typer.Option(help="Share of each seen class's photos to test on.")] = 0.2,
-    seed: Annotated[int, typer.Option(help="Random seed of that share.")] = 0,
-    name: Annotated[str | None, typer.Option(help="Name of the data set; the bundle's folder by default.")] = None,
-    encoder: Encoder = None,
-    semantics: Annotated[
-        str | None, typer.Option(help="What the class vectors are called: att by default, or, of words, the encoder.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Turn a folder of photos per class and a table of classes into a bundle, with features of a backbone."""
-    from dgz.data import check
-    from dgz.images import import_images, save_images
-    from dgz.words import read_classes
-
-    is_taken = out.exists() and not (out.is_dir() and not any(out.iterdir()))
-    if is_taken and not overwrite:  # found out before the work, not after it
-        raise DGZError(f"{out} exists already; choose another place or pass --overwrite.")
-    table = read_classes(classes, encoder)
-    skipping: Any = bad  # any text here: the library says which ones there are
-    data, photos = import_images(
-        folder,
-        table.table,
-        backbone=backbone,
-        bad=skipping,
-        n_workers=workers,
-        max_pixels=max_pixels,
-        cache=not no_cache,
-        test_fraction=test_fraction,
-        random_state=seed,
-        name=name or out.resolve().name,
-        semantics=semantics or table.semantics,
-    )
-    save_images(data, photos, out, overwrite=overwrite)
-    report = check(out)  # not only described: class vectors off the usual scale cost more than any photo
-    report.facts |= photos.facts()
-    report.warnings += [*table.warnings, *photos.warnings, *photos.refused.values()]
-    _print_report(report, as_json)
-
-
-@data_app.command()
-def words(
-    classes: Annotated[
-        Path, typer.Argument(help="CSV with a row per class: name, split, and columns description, gloss or phrases.")
-    ],
-    out: Annotated[Path, typer.Option(help="CSV to write: name, split, v0, v1, …")],
-    encoder: Encoder = None,
-    from_attributes: Annotated[
-        bool, typer.Option("--from-attributes", help="Speak columns of numbers as strengths of attributes.")
-    ] = False,
-    template: Annotated[
-        str | None, typer.Option(help="Text made of a phrase, such as 'a bird with {phrase}'; may hold {name}.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Turn descriptions, phrases or names of classes into vectors, for import."""
-    import numpy as np
-
-    from dgz.data import write_class_table
-    from dgz.words import encode_classes, open_encoder
-
-    if out.exists() and not overwrite:  # found out before the work, not after it
-        raise DGZError(f"{out} exists already; choose another place or pass --overwrite.")
-    opened = open_encoder(encoder or "minilm")
-    found = encode_classes(classes, opened, template, from_attributes=from_attributes)
-    write_class_table(found.table, out, overwrite=overwrite)
-    counts = found.n_phrases
-    phrases = {"min": min(counts), "median": float(np.median(counts)), "max": max(counts)}
-    if as_json:
-        about = {"name": opened.name, "width": opened.d, "licence": opened.licence, "digest": opened.digest}
-        content = {"classes": len(counts), "phrases": phrases, "encoder": about}
-        _print_json({**content, "warnings": list(found.warnings), "out": str(out)})
-        return
-    _warn(found.warnings)
-    console = _console()
-    spread = f"{phrases['min']} to {phrases['max']}, median {phrases['median']:g}"
-    console.print(f"Phrases per class: {spread}; {len(counts)} classes")
-    console.print(f"Encoder: {escape(opened.name)}, {opened.d} wide, {escape(opened.licence)}", soft_wrap=True)
-    console.print(f"Vectors: {escape(str(out))}", soft_wrap=True)
-
-
-@data_app.command()
-def download(
-    name: Annotated[str, typer.Argument(help="Archive: xlsa17 (Xian et al.: AWA1, AWA2, CUB, SUN, APY).")] = "xlsa17",
-    to: Annotated[Path, typer.Option(help="Folder to download and unpack into.")] = Path("data"),
-    url: Annotated[str | None, typer.Option(help="Another address to load the archive from.")] = None,
-    sha256: Annotated[str | None, typer.Option(help="Refuse the archive unless it has this checksum.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Download and unpack a public archive; a broken download goes on where it stopped."""
-    from dgz.data import download
-    from dgz.files import read_json
-
-    folder = download(name, to, url=url, sha256=sha256)
-    record = read_json(to / f"{name}.download.json")
-    found = sorted(str(path.parent) for path in folder.rglob("att_splits.mat"))
-    if as_json:
-        _print_json({"folder": str(folder), "data_sets": found, **record})
-        return
-    console = _console()
-    console.print(f"Unpacked to {escape(str(folder))}", soft_wrap=True)
-    console.print(f"SHA-256 {record['sha256']} ({'as asked for' if record['verified'] else 'computed, not verified'})")
-    for path in found:
-        console.print(f"Data set: {escape(path)}", soft_wrap=True)
-
-
-def _warn(sentences: Iterable[str]) -> None:
-    """Say on standard error what can be used but promises less than it could."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    for sentence in sentences:
-        console.print(f"[yellow]warning:[/] {escape(sentence)}")
-
-
-def _console() -> Console:
-    # In a log there is no edge to fit lines into: broken ones would only be harder to read.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-
-
-def _print_json(content: Any) -> None:
-    typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 _NO_SCORES = "There are no scores: the data lacks test rows of seen or of unseen classes."
@@ -937,55 +715,7 @@ _NO_SCORES = "There are no scores: the data lacks test rows of seen or of unseen
 
 def _print_scores(headings: Any, rows: Any, oracle_rows: Any) -> None:
     """A table of scores, and apart from it, labelled as what they are, those that were chosen on the test rows."""
-    _print_table(headings, rows)
+    print_table(headings, rows)
     if oracle_rows:
-        _console().print("The best of the curve, picked by the test rows: what released code reports, and no result.")
-        _print_table(headings, oracle_rows)
-
-
-def _print_table(headings: Any, rows: Any) -> None:
-    table = Table(*headings, header_style="bold")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*map(escape, row))
-    _console().print(table)
-
-
-def _print_report(report: "DataReport", as_json: bool, *, checked: bool = False) -> None:
-    """Print facts, warnings and problems of a data set."""
-    if as_json:
-        _print_json(vars(report))
-        return
-    console = _console()
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for what, value in report.facts.items():
-        if value != {}:
-            table.add_row(f"[b]{escape(what)}[/b]", escape(_fact(what, value)))
-    if report.facts:
-        console.print(table)
-    for sentence in report.warnings:
-        console.print(f"[yellow]warning:[/] {escape(sentence)}", soft_wrap=True)
-    for sentence in report.problems:
-        console.print(f"[bold red]problem:[/] {escape(sentence)}", soft_wrap=True)
-    if checked and not report.problems:
-        console.print("No problems." if report.warnings else "No problems, no warnings.")
-
-
-def _fact(what: str, value: Any) -> str:
-    """A fact as people read it: 7,057 train, 1,764 test seen."""
-    if not isinstance(value, dict):
-        return str(value)
-    if what == "hashes":
-        return ", ".join(f"{key} {digest[:12]}" for key, digest in value.items())
-    texts = {
-        key: number if isinstance(number, str) else f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
-        for key, number in value.items()
-    }
-    if "name" in texts:
-        name, width = texts.pop("name"), texts.pop("width")
-        return ", ".join([f"{name}, {width} wide", *(f"{key} {text}" for key, text in texts.items())])
-    order = "{1} {0}" if what in ("classes", "rows") else "{0} {1}"
-    return ", ".join(
-        order.format(key.replace("_", " ") if what == "rows" else key, text) for key, text in texts.items()
-    )
+        console().print("The best of the curve, picked by the test rows: what released code reports, and no result.")
+        print_table(headings, oracle_rows)

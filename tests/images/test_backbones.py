@@ -315,7 +315,7 @@ def test_without_its_packages_lite0_says_what_to_install(monkeypatch: pytest.Mon
                 open_backbone("lite0")
 
 
-def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from dgz.images.backbones import cache_folder
 
     monkeypatch.setenv("DGZ_CACHE", "here")
@@ -324,8 +324,8 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CACHE_HOME", "there")
     assert cache_folder() == Path("there/dgz")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert cache_folder() == Path("/home/someone/.cache/dgz")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "dgz"
 
 
 # --- Networks of torch.

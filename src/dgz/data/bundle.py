@@ -79,7 +79,7 @@ def copy_backbone(bundle: str | Path, folder: str | Path) -> dict[str, str]:
     with write_folder(Path(folder) / BACKBONE, overwrite=True) as copy:
         shutil.copytree(found, copy, dirs_exist_ok=True)
     known = read_json(found / f"{BACKBONE}.json")
-    return {str(known["name"]): str(known["licence"])}
+    return {str(known.get("name", "unknown")): str(known.get("licence", "unknown"))}
 
 
 def load_bundle(path: str | Path) -> GZSLData:
