@@ -30,7 +30,7 @@ from conftest import damage, tiny_parts
 from dgz import DGZ, classifier
 from dgz.classifier import CosineClassifier
 from dgz.data import GZSLData, load_numbers
-from dgz.errors import DataError, DGZError
+from dgz.errors import DataError, DGZError, DGZWarning
 from dgz.generators import (
     CVAE,
     WGANGP,
@@ -42,6 +42,7 @@ from dgz.generators import (
     wgan,
 )
 from dgz.instances import synthesise
+from dgz.many import fit_many
 from dgz.metrics import cacd, gzsl_scores
 from dgz.peers import CEGZSL, FCLSWGAN
 from dgz.progress import Progress
@@ -355,6 +356,7 @@ def test_presets_hold_the_published_settings(name: str, source: Any, without_gen
         "lambda_1": PUBLISHED[name][source],
         "n_per_class": PUBLISHED[name]["n_per_class"],
         "gate": {"paper": "above_true", "released": "argmax_all"}[source],  # row 3
+        "attribute_scaling": "none",
     }
     if source == "released" and not without_generator:
         expected["generator__n_epochs"] = 2000
@@ -1431,6 +1433,24 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
     assert not differs(fit_quick(device="auto"), fit_quick())
 
 
+def test_vectors_of_unusual_norms_are_scaled_unless_told_otherwise(tmp_path: Path) -> None:
+    with pytest.warns(DGZWarning, match=r"scaled to norm 1: attribute_scaling='unit' says that this is meant"):
+        model = quick().fit(X, Y, 1000 * VECTORS)
+    assert model.attribute_scaling == "auto"
+    assert model.attribute_scaler_.method == "unit"
+    assert not differs(model, quick(attribute_scaling="unit").fit(X, Y, 1000 * VECTORS))
+    assert not differs(fit_quick(), fit_quick(attribute_scaling="none"))
+    # A class that is added later follows the rule that was found, and so does a model from a file.
+    model.add_classes([len(VECTORS)], 5000 * VECTORS[:1])
+    model.save(tmp_path / "model")
+    again = DGZ.load(tmp_path / "model")
+    assert (again.attribute_scaling, again.attribute_scaler_.method) == ("auto", "unit")
+    assert np.array_equal(again.decision_function(X), model.decision_function(X))
+    with pytest.warns(DGZWarning):
+        (member,) = fit_many([quick()], X, Y, 1000 * VECTORS)
+    assert member.attribute_scaler_.method == "unit"
+
+
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_relative_noise_is_a_share_of_the_seen_vectors_spread(generator: str, tmp_path: Path) -> None:
     relative = {"noise_unit": "relative", "attribute_noise": 0.5}
@@ -1438,7 +1458,7 @@ def test_relative_noise_is_a_share_of_the_seen_vectors_spread(generator: str, tm
     assert model.generator_.noise_ == pytest.approx(0.5 * np.float32(VECTORS)[SEEN].std(), rel=1e-5)
     vectors = VECTORS.copy()
     vectors[UNSEEN] *= 100
-    far = quick(generator, of_generator=relative).fit(X, Y, vectors)
+    far = quick(generator, of_generator=relative, attribute_scaling="none").fit(X, Y, vectors)
     assert far.generator_.noise_ == model.generator_.noise_
     scaled = fit_quick(generator, of_generator=relative, attribute_scaling="unit")
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)

@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +20,8 @@ from rich.markup import escape
 
 import dgz
 from dgz.cli_data import data_app
-from dgz.console import AsJson, Encoder, Features, Overwrite, Semantics, Source, console, print_json, print_table
-from dgz.errors import DGZError
+from dgz.console import AsJson, Encoder, Features, Overwrite, Semantics, Source, console, print_json, print_table, warn
+from dgz.errors import DGZError, DGZWarning
 
 if TYPE_CHECKING:
     from dgz.data import GZSLData
@@ -69,6 +70,15 @@ _DEMO_FOLDER = Path("runs/demo")
 
 def main() -> None:
     """Run the command line; a readable error is one sentence on standard error and exit status 2."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, DGZWarning):
+            warn([str(message)])
+        else:
+            usual(message, category, *where, **more)
+
+    warnings.showwarning = show
     try:
         app(prog_name="dgz")
     except (DGZError, OSError) as error:

@@ -418,8 +418,7 @@ class ComposedMethod(TrainedMethod):
         return {**self.generator_.networks(), "classifier": self.classifier_.net_}
 
     def _settings_in_use(self) -> dict[str, Any]:
-        scaling = {"feature_scaling": self.scaler_.method, "attribute_scaling": self.attribute_scaler_.method}
-        learned_with = as_json({**self.classifier_.get_params(), **scaling})
+        learned_with = as_json(self.classifier_.get_params())
         settings = super()._settings_in_use()
         settings |= {name: value for name, value in learned_with.items() if name in settings}
         if self.generator is not None or as_json(self.generator_) != as_json(self._default_generator()):

@@ -109,7 +109,10 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         known = {key.upper(): chosen for key, chosen in cls.presets.items()}
         require_choice(name.upper(), tuple(known), "preset")
-        model = cls._with_parts().set_params(**known[name.upper()])
+        model = cls._with_parts()
+        if getattr(model, "attribute_scaling", None) == "auto":
+            model.set_params(attribute_scaling="none")  # what was published refers to the vectors as distributed
+        model.set_params(**known[name.upper()])
         return model.set_params(**overrides)  # type: ignore[no-any-return]
 
     @classmethod

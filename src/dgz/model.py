@@ -52,8 +52,9 @@ class DGZ(ComposedMethod):
         How the classifier is trained: see there.
     feature_scaling : {"minmax_l2", "minmax", "none"}
         See :class:`~dgz.data.FeatureScaler`.
-    attribute_scaling : {"none", "unit", "standard", "sqrt_d"}
-        See :class:`~dgz.data.AttributeScaler`.
+    attribute_scaling : {"auto", "none", "unit", "standard", "sqrt_d"}
+        See :class:`~dgz.data.AttributeScaler`; ``auto`` is ``none`` where norms are usual (0.5 to 50) and ``unit``
+        elsewhere. Presets have ``none``: their settings refer to the vectors as distributed.
     device : str
         ``"auto"`` is a GPU where there is one.
     precision : {"tf32", "float32", "bf16"}
@@ -116,7 +117,7 @@ class DGZ(ComposedMethod):
         batch_size: int = 512,
         resample: bool = False,
         feature_scaling: FeatureScaling = "minmax_l2",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: AttributeScaling = "auto",
         device: str = "auto",
         precision: Precision = "tf32",
         random_state: int = 0,
@@ -208,4 +209,5 @@ class DGZ(ComposedMethod):
             model.set_params(generator__n_epochs=2000)
         gate = "argmax_all" if source == "released" else "above_true"
         model.set_params(lambda_1=chosen[source], n_per_class=int(chosen["n_per_class"]), gate=gate)
+        model.attribute_scaling = "none"
         return model.set_params(**overrides)  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dgz.data import AttributeScaler, FeatureScaler
 from dgz.data.dataset import Floats, Ints
-from dgz.data.scaling import AttributeScaling, FeatureScaling
+from dgz.data.scaling import AttributeScaling, FeatureScaling, VectorScaling, choose_scaling
 from dgz.errors import DGZError, require_choice
 from dgz.estimator import Arrays, GZSLClassifier, restore_scaler, scaler_arrays
 from dgz.metrics import class_ids
@@ -66,7 +66,8 @@ class TrainedMethod(GZSLClassifier):
         self.seed_ = self._draw_seed()
         self.device_ = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         self.scaler_ = FeatureScaler(self.feature_scaling).fit(X)
-        self.attribute_scaler_ = AttributeScaler(self.attribute_scaling).fit(self.attributes_)
+        scaling = choose_scaling(self.attribute_scaling, self.attributes_)
+        self.attribute_scaler_ = AttributeScaler(scaling).fit(self.attributes_)
         return self._task(X, positions, device, test)
 
     def _task(self, X: Floats, positions: Ints, device: torch.device, test: Any = None) -> Task:
@@ -105,12 +106,20 @@ class TrainedMethod(GZSLClassifier):
         return torch.tensor(self.attribute_scaler_.transform(self.attributes_), device=device)
 
     # --- After training.
+    @property
+    def attribute_scaling_(self) -> VectorScaling:
+        """How class vectors are scaled, whatever ``attribute_scaling`` left open."""
+        return self.attribute_scaler_.method
+
     def count_parameters(self) -> int:
         """How many numbers its networks have learned."""
         return sum(values.numel() for net in self._networks().values() for values in net.parameters())
 
     def _settings_in_use(self) -> dict[str, Any]:
         settings = super()._settings_in_use()
+        settings["feature_scaling"] = self.scaler_.method
+        if self.attribute_scaling != "auto":
+            settings["attribute_scaling"] = self.attribute_scaling_
         if not isinstance(self.random_state, Integral | None):
             settings["random_state"] = self.seed_  # a stream has moved on, its number has not
         return settings
@@ -119,7 +128,8 @@ class TrainedMethod(GZSLClassifier):
         arrays = scaler_arrays("scaler", self.scaler_) | scaler_arrays("attribute_scaler", self.attribute_scaler_)
         for part, net in self._networks().items():
             arrays |= {f"{part}/{key}": values.cpu().numpy() for key, values in net.state_dict().items()}
-        return {"seed": self.seed_, "device": self.device_, "history": self.history_}, arrays
+        header = {"seed": self.seed_, "device": self.device_, "history": self.history_}
+        return {**header, "attribute_scaling": self.attribute_scaling_}, arrays
 
     def _relearn(self, header: Mapping[str, Any], arrays: Arrays) -> None:
         self.seed_ = int(header["seed"])
@@ -127,7 +137,10 @@ class TrainedMethod(GZSLClassifier):
         n_classes, d_a = self.attributes_.shape
         d_x = self.n_features_in_
         self.scaler_ = restore_scaler("scaler", FeatureScaler(self.feature_scaling), d_x, arrays)
-        vectors = AttributeScaler(self.attribute_scaling)
+        # What "auto" stood for is not asked again: classes may have been added since.
+        is_open = self.attribute_scaling == "auto"
+        scaling: Any = header["attribute_scaling"] if is_open else self.attribute_scaling
+        vectors = AttributeScaler(scaling)
         self.attribute_scaler_ = restore_scaler("attribute_scaler", vectors, d_a, arrays)
         self._build(n_classes, d_a, d_x)
         for part, net in self._networks().items():

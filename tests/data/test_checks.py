@@ -36,7 +36,7 @@ def test_each_known_trouble_gets_a_warning(tmp_path: Path) -> None:
     test[1] = x[0]
     y = np.repeat([0, 1, 2, 3], [21, 1, 1, 1])
     expected = {
-        "outside the usual 0.5 to 50: choose a scaling of class vectors": {"attributes": 100 * vectors},
+        "outside the usual 0.5 to 50: networks are trained on vectors scaled to norm 1": {"attributes": 100 * vectors},
         "same vector as another cannot be told apart: c0, c5": {"attributes": twins},
         "1 column(s) of the class vectors are the same for all classes": {"attributes": flat},
         "1 feature column(s) are constant": {"x_train": constant},

@@ -61,7 +61,7 @@ def test_defaults_are_those_of_the_released_code() -> None:
     assert (one.n_episode_epochs, one.n_episodes, one.n_ways, one.n_shots, one.mixing) == (200, 1000, 20, 4, 5.0)
     assert (one.learning_rate, one.unseen_weight_decay, one.clip, one.first_scale) == (5e-4, 5e-7, 1.0, 10.0)
     assert (one.attention_temperature, one.seen_attention_temperature) == (10.0, 5.0)
-    assert (one.feature_scaling, one.attribute_scaling) == ("none", "none")
+    assert (one.feature_scaling, one.attribute_scaling) == ("none", "auto")
     one.seed_ = 0
     one._build(200, 312, 2048)
     for name, expert in one.networks_.items():

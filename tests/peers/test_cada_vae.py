@@ -42,7 +42,7 @@ def fitted(data: GZSLData) -> CADAVAE:
 def test_defaults_are_those_of_the_released_code() -> None:
     one = CADAVAE()
     assert (one.n_per_class, one.n_epochs, one.learning_rate, one.batch_size) == (400, 25, 1e-3, 32)
-    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "none", "generated")
+    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "auto", "generated")
     classifier = one._new_classifier()
     assert (classifier.weights, classifier.loss, classifier.beta_1, classifier.weight_decay) == (
         "linear",
@@ -70,7 +70,7 @@ def test_presets_are_those_of_the_authors(name: str, n_epochs: int) -> None:
     assert isinstance(one, CADAVAE)
     changed = {key: value for key, value in one.get_params(deep=False).items() if value != CADAVAE().get_params()[key]}
     assert changed.pop("generator").get_params() == AlignedVAEs().get_params()
-    assert changed == {"n_epochs": n_epochs}
+    assert changed == {"n_epochs": n_epochs, "attribute_scaling": "none"}
     one.check()
     assert CADAVAE.preset(name, generator__n_epochs=2, n_per_class=7).generator.n_epochs == 2
     assert METHODS["cada-vae"] is CADAVAE

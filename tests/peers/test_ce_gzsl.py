@@ -40,7 +40,7 @@ def fitted(data: GZSLData) -> DGZ:
 def test_defaults_are_those_of_the_released_code() -> None:
     one = CEGZSL()
     assert (one.n_epochs, one.learning_rate, one.batch_size) == (25, 1e-3, None)
-    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "none", "generated")
+    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "auto", "generated")
     generator = one._new_generator()
     assert type(generator) is ContrastiveWGANGP
     expected = {"instance_temperature": 0.1, "comparator_temperature": 0.1, "d_projection": 512, "class_weight": 0.0}

@@ -46,7 +46,7 @@ def fit(one: DGZ, data: GZSLData) -> DGZ:
 def test_defaults_are_those_of_the_released_scripts() -> None:
     one = FCLSWGAN()
     assert (one.n_epochs, one.learning_rate, one.batch_size) == (25, 1e-3, None)
-    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "none", "generated")
+    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "auto", "generated")
     generator = one._new_generator()
     assert type(generator) is WGANGP
     expected = {"hidden": 1, "batch_size": 64, "class_weight": 0.01, "n_critic": 5, "gp_weight": 10.0}

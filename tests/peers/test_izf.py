@@ -39,7 +39,7 @@ def test_defaults_are_a_flow_and_a_linear_softmax() -> None:
     assert type(one._new_generator()) is ZeroShotFlow
     assert one._new_generator().get_params() == ZeroShotFlow().get_params()
     assert (one.n_epochs, one.learning_rate, one.batch_size, one.n_per_class) == (30, 5e-3, 512, 400)
-    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "none", "generated")
+    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "auto", "generated")
     classifier = one._new_classifier()
     assert (classifier.weights, classifier.loss, classifier.batch_size) == ("linear", "plain", 512)
     assert IZF(n_per_class=7, batch_size=None)._new_classifier().batch_size == 7
@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another(data: GZSLData) 
 
 def test_class_vectors_may_be_wider_than_the_features(data: GZSLData, tmp_path: Any) -> None:
     wide = np.random.default_rng(0).normal(size=(30, 200)).astype(np.float32)
-    one = model(1, n_epochs=1).fit(data.x_train, data.y_train, data.attributes @ wide)
+    one = model(1, n_epochs=1, attribute_scaling="none").fit(data.x_train, data.y_train, data.attributes @ wide)
     assert one.generator_.net_.basis.shape == (200, 64)
     one.save(tmp_path / "model")
     twin = IZF.load(tmp_path / "model")

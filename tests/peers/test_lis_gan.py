@@ -56,7 +56,7 @@ def transductive(data: GZSLData, x_test: np.ndarray) -> ComposedMethod:
 def test_defaults_are_those_of_the_released_code() -> None:
     one = LisGAN()
     assert (one.n_epochs, one.learning_rate, one.batch_size) == (50, 1e-3, None)
-    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "none", "generated")
+    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "auto", "generated")
     generator = one._new_generator()
     assert type(generator) is SoulWGANGP
     expected = {"hidden": 1, "batch_size": 64, "class_weight": 0.01, "n_critic": 5, "gp_weight": 10.0, "n_souls": 3}

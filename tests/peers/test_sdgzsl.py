@@ -41,7 +41,7 @@ def fitted(data: GZSLData) -> SDGZSL:
 def test_defaults_are_those_of_the_released_code() -> None:
     one = SDGZSL()
     assert (one.n_per_class, one.n_epochs, one.batch_size) == (1200, 50, None)
-    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "none", "generated")
+    assert (one.feature_scaling, one.attribute_scaling, one.distribution) == ("minmax", "auto", "generated")
     classifier = one._new_classifier()
     assert (classifier.weights, classifier.loss, classifier.beta_1, classifier.weight_decay) == (
         "linear",

@@ -56,7 +56,7 @@ def test_defaults_are_those_of_the_released_code() -> None:
     one = TCN()
     assert one.n_epochs * one.steps_per_epoch == 50_000
     assert (one.batch_size, one.learning_rate, one.unseen_weight, one.ridge) == (32, 1e-5, 0.01, 1.0)
-    assert (one.feature_scaling, one.attribute_scaling) == ("none", "none")
+    assert (one.feature_scaling, one.attribute_scaling) == ("none", "auto")
     one.seed_ = 0
     one._build(200, 312, 2048)
     shapes = {name: [tuple(v.shape) for v in ordered(net)] for name, net in one.networks_.items()}

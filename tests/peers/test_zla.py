@@ -37,7 +37,7 @@ def test_defaults_and_presets_are_those_of_the_released_code() -> None:
     one = ZLA()
     assert (one.n_per_class, one.n_epochs, one.lr_step, one.lr_factor) == (10, 60, 30, 0.5)
     assert (one.learning_rate, one.weight_decay, one.temperature, one.d_hidden) == (1e-4, 1e-4, 0.04, 1024)
-    assert (one.feature_scaling, one.attribute_scaling, one.batch_size) == ("minmax", "none", 512)
+    assert (one.feature_scaling, one.attribute_scaling, one.batch_size) == ("minmax", "auto", 512)
     generator = one._new_generator()
     assert isinstance(generator, WGANGP)
     assert (tuple(generator.widths(2048)), generator.attribute_noise, generator.class_weight) == ((4096,), 0.0, 0.0)

@@ -13,11 +13,9 @@ import numpy as np
 from dgz.data.bundle import is_bundle, load_bundle
 from dgz.data.dataset import SPLITS, GZSLData, listing
 from dgz.data.numbers import load_numbers
+from dgz.data.scaling import USUAL_NORMS, has_usual_norms
 from dgz.data.xlsa import find_file, load_xlsa, read_xlsa_splits
 from dgz.errors import DataError, DGZError
-
-# Norms at which a network's first layer and noise of the published size (σ = 0.08) still behave as published.
-_USUAL_NORMS = (0.5, 50.0)
 
 
 def load_data(source: str | Path, features: str = "res101", semantics: str = "att") -> GZSLData:
@@ -141,12 +139,12 @@ def _leak_warnings(leaks: Any) -> list[str]:
 
 def _value_warnings(data: GZSLData) -> list[str]:
     warnings = []
-    norms = np.linalg.norm(data.attributes, axis=1)
-    low, high = _USUAL_NORMS
-    if norms.min() < low or norms.max() > high:
+    if not has_usual_norms(data.attributes):
+        norms = np.linalg.norm(data.attributes, axis=1)
+        low, high = USUAL_NORMS
         warnings.append(
             f"Norms of class vectors run from {norms.min():.3g} to {norms.max():.3g}, outside the usual {low:g} to "
-            f"{high:g}: choose a scaling of class vectors (attribute_scaling = unit, standard or sqrt_d)."
+            f"{high:g}: networks are trained on vectors scaled to norm 1 (attribute_scaling = auto)."
         )
     vectors, number, counts = np.unique(data.attributes, axis=0, return_inverse=True, return_counts=True)
     if len(vectors) < data.n_classes:

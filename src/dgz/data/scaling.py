@@ -5,6 +5,7 @@ at training time (class vectors) and repeated on whatever comes later, so an est
 weights.
 """
 
+import warnings
 from typing import Literal, Self
 
 import numpy as np
@@ -13,10 +14,14 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dgz.data.dataset import Floats, as_floats
-from dgz.errors import DGZError, require_choice
+from dgz.errors import DGZError, DGZWarning, require_choice
 
 FeatureScaling = Literal["none", "minmax", "minmax_l2"]
-AttributeScaling = Literal["none", "unit", "standard", "sqrt_d"]
+VectorScaling = Literal["none", "unit", "standard", "sqrt_d"]
+AttributeScaling = Literal["auto", VectorScaling]
+
+# Norms at which a network's first layer and noise of the published size (σ = 0.08) still behave as published.
+USUAL_NORMS = (0.5, 50.0)
 
 
 def _unit_rows(x: Floats) -> Floats:
@@ -82,13 +87,44 @@ class FeatureScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return _unit_rows(x) * np.float32(self.norm) if self.method == "minmax_l2" else x
 
 
+def has_usual_norms(attributes: Floats) -> bool:
+    """Whether networks can be trained on class vectors (n_classes, d_a) as they are."""
+    norms = np.linalg.norm(attributes, axis=1)
+    return bool(norms.min() >= USUAL_NORMS[0] and norms.max() <= USUAL_NORMS[1])
+
+
+def choose_scaling(scaling: AttributeScaling, attributes: Floats) -> VectorScaling:
+    """What ``attribute_scaling`` stands for on these class vectors (n_classes, d_a): itself, unless it is ``auto``.
+
+    Then vectors stay as they are, except where a norm lies outside ``USUAL_NORMS``, as those of counts or percentages
+    do: on them a network of the published size learns nothing. They are scaled to unit norm, like the attributes that
+    the field distributes, and a warning says so.
+
+    Examples
+    --------
+    >>> choose_scaling("auto", np.eye(3))
+    'none'
+    """
+    if scaling != "auto":
+        return scaling
+    if has_usual_norms(attributes):
+        return "none"
+    warnings.warn(
+        "Class vectors have unusual norms and are scaled to norm 1: attribute_scaling='unit' says that this is meant, "
+        "'none' keeps them as they are.",
+        DGZWarning,
+        stacklevel=2,
+    )
+    return "unit"
+
+
 class AttributeScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Scale class vectors by a rule that a class added later can follow too.
 
     Parameters
     ----------
     method : {"none", "unit", "standard", "sqrt_d"}
-        ``none`` keeps the values, the default: published settings such as σ = 0.08 refer to the vectors as distributed.
+        ``none`` keeps the values: published settings such as σ = 0.08 refer to the vectors as distributed.
         ``unit`` gives each row norm 1; ``sqrt_d`` norm √d_a (class normalisation's choice); ``standard`` subtracts each
         column's mean over the fitted classes and divides by its standard deviation, constant columns becoming 0.
 
@@ -103,12 +139,12 @@ class AttributeScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     array([[1.2, 1.6, 0. , 0. ]], dtype=float32)
     """
 
-    def __init__(self, method: AttributeScaling = "none") -> None:
+    def __init__(self, method: VectorScaling = "none") -> None:
         self.method = method
 
     def fit(self, attributes: npt.ArrayLike, y: object = None) -> Self:
         """Learn what the method needs from the class vectors ``attributes`` (n_classes, d_a)."""
-        require_choice(self.method, AttributeScaling, "attribute_scaling")
+        require_choice(self.method, VectorScaling, "attribute_scaling")
         attributes = as_floats(attributes, "attributes")
         self.n_features_in_ = attributes.shape[1]
         if self.method == "standard":

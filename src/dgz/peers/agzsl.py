@@ -97,7 +97,7 @@ class AGZSL(ScoringMethod):
         lr_factor: float = 0.87,
         clip: float = 1.0,
         feature_scaling: FeatureScaling = "none",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: AttributeScaling = "auto",
         device: str = "auto",
         precision: Precision = "tf32",
         random_state: int = 0,

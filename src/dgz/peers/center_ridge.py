@@ -14,7 +14,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import normalize
 
 from dgz.data.dataset import Floats, Ints
-from dgz.data.scaling import AttributeScaling, FeatureScaling
+from dgz.data.scaling import FeatureScaling, VectorScaling
 from dgz.estimator import Arrays
 from dgz.metrics import class_means
 from dgz.peers.closed_form import Classes, ClosedForm, Solver
@@ -71,7 +71,7 @@ class CenterRidge(ClosedForm):
         self,
         *,
         feature_scaling: FeatureScaling = "minmax_l2",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: VectorScaling = "none",
         alpha: float | str = "auto",
         bandwidth: float | str = "auto",
         seen_penalty: float | str = "auto",

@@ -17,7 +17,7 @@ from sklearn.preprocessing import normalize
 
 from dgz.data import AttributeScaler, FeatureScaler, GZSLData, validation_folds
 from dgz.data.dataset import Floats, Ints
-from dgz.data.scaling import AttributeScaling, FeatureScaling
+from dgz.data.scaling import FeatureScaling, VectorScaling
 from dgz.errors import DGZError, require_choice, require_count
 from dgz.estimator import Arrays, GZSLClassifier, restore_scaler, scaler_arrays, shaped
 from dgz.metrics import best_penalty, class_means, decide, seen_unseen_curve
@@ -52,7 +52,7 @@ class ClosedForm(GZSLClassifier):
     feature_scalings: ClassVar[tuple[str, ...]] = get_args(FeatureScaling)  # what a method may be told
     # What a method's constructor sets.
     feature_scaling: str
-    attribute_scaling: AttributeScaling
+    attribute_scaling: VectorScaling
     seen_penalty: float | str
     n_folds: int
     random_state: int
@@ -83,7 +83,7 @@ class ClosedForm(GZSLClassifier):
     def check(self) -> None:
         """Raise a sentence about the first setting that cannot be used; ``fit`` does so before any work."""
         require_choice(self.feature_scaling, self.feature_scalings, "feature_scaling")
-        require_choice(self.attribute_scaling, AttributeScaling, "attribute_scaling")
+        require_choice(self.attribute_scaling, VectorScaling, "attribute_scaling")
         for name in self.tried:
             self._values(name)
         if self.seen_penalty != "auto" and not math.isfinite(_number(self.seen_penalty)):

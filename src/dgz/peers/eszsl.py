@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dgz.data.dataset import Floats, Ints
-from dgz.data.scaling import AttributeScaling, FeatureScaling
+from dgz.data.scaling import FeatureScaling, VectorScaling
 from dgz.estimator import Arrays
 from dgz.peers.closed_form import Classes, ClosedForm, Doubles, Scorer, Solver, class_sums, spectrum
 
@@ -78,7 +78,7 @@ class ESZSL(ClosedForm):
         self,
         *,
         feature_scaling: FeatureScaling = "minmax_l2",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: VectorScaling = "none",
         labels: Literal["auto", "zero_one", "signs"] = "zero_one",
         feature_ridge: float | str = "auto",
         class_ridge: float | str = "auto",

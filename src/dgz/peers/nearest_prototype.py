@@ -12,7 +12,7 @@ from sklearn.preprocessing import normalize
 
 from dgz.data import FeatureScaler
 from dgz.data.dataset import Floats, Ints
-from dgz.data.scaling import AttributeScaling
+from dgz.data.scaling import VectorScaling
 from dgz.errors import DGZError
 from dgz.estimator import Arrays
 from dgz.metrics import class_means
@@ -78,7 +78,7 @@ class NearestPrototype(ClosedForm):
         self,
         *,
         feature_scaling: Literal["auto", "none", "minmax", "minmax_l2"] = "auto",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: VectorScaling = "none",
         space: Literal["auto", "shared", "prototypes"] = "auto",
         sharpness: float | str = "auto",
         seen_penalty: float | str = "auto",

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.preprocessing import normalize
 
 from dgz.data.dataset import Floats, Ints
-from dgz.data.scaling import AttributeScaling, FeatureScaling
+from dgz.data.scaling import FeatureScaling, VectorScaling
 from dgz.estimator import Arrays
 from dgz.peers.closed_form import Classes, ClosedForm, Scorer, Solver, class_sums, spectrum
 
@@ -81,7 +81,7 @@ class SAE(ClosedForm):
         self,
         *,
         feature_scaling: FeatureScaling = "minmax_l2",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: VectorScaling = "none",
         encoder_weight: float | str = "auto",
         space: Literal["auto", "features", "classes"] = "auto",
         seen_penalty: float | str = "auto",

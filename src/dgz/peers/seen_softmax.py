@@ -14,7 +14,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.preprocessing import normalize
 
 from dgz.data.dataset import Floats, Ints
-from dgz.data.scaling import AttributeScaling, FeatureScaling
+from dgz.data.scaling import FeatureScaling, VectorScaling
 from dgz.errors import require_count
 from dgz.estimator import Arrays
 from dgz.peers.closed_form import Classes, ClosedForm, Doubles, Scorer, Solver
@@ -94,7 +94,7 @@ class SeenSoftmax(ClosedForm):
         self,
         *,
         feature_scaling: FeatureScaling = "minmax_l2",
-        attribute_scaling: AttributeScaling = "standard",
+        attribute_scaling: VectorScaling = "standard",
         alpha: float | str = "auto",
         n_top: int | str = "auto",
         novelty: Literal["auto", "probability", "energy"] = "probability",

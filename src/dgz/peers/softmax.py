@@ -83,7 +83,7 @@ class SoftmaxMethod(ComposedMethod):
         learning_rate: float = 1e-3,
         batch_size: int | None = None,
         feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: AttributeScaling = "auto",
         device: str = "auto",
         precision: Precision = "tf32",
         random_state: int = 0,

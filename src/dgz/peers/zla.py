@@ -75,7 +75,7 @@ class ZLA(ComposedMethod):
         weight_decay: float = 1e-4,
         batch_size: int = 512,
         feature_scaling: FeatureScaling = "minmax",
-        attribute_scaling: AttributeScaling = "none",
+        attribute_scaling: AttributeScaling = "auto",
         device: str = "auto",
         precision: Precision = "tf32",
         random_state: int = 0,
