@@ -60,6 +60,14 @@ def test_scaling_is_in_the_file(scaling: str, data: GZSLData, tmp_path: Path) ->
     np.testing.assert_allclose(scores_of(tmp_path / "m.onnx", rows), model.decision_function(rows), atol=1e-5)
 
 
+def test_the_penalty_on_seen_classes_is_in_the_file(data: GZSLData, tmp_path: Path) -> None:
+    model = fitted(DGZ.without_generator(n_epochs=1, generator__n_epochs=1, seen_penalty=0.5), data)
+    export_onnx(model, tmp_path / "m.onnx")
+    found = scores_of(tmp_path / "m.onnx", data.x_test_seen[:9])
+    np.testing.assert_allclose(found, model.decision_function(data.x_test_seen[:9]), atol=1e-5)
+    assert (found[:, data.seen] < 0.5).all()
+
+
 def test_what_the_columns_are_is_in_the_metadata(data: GZSLData, tmp_path: Path) -> None:
     model = fitted(shortened(make_method("zla")), data)
     export_onnx(model, tmp_path / "m.onnx")

@@ -124,6 +124,15 @@ def test_each_becomes_what_it_would_have_become_alone(settings: Settings) -> Non
 
 
 @pytest.mark.parametrize("name", ["lambda_1", "gate", "seeds", "temperature", "rows per class", "scalings"])
+def test_automatic_penalties_are_found_for_each() -> None:
+    settings: Settings = [{"seen_penalty": "auto", "lambda_1": 0.1}, {}, {"seen_penalty": "auto", "random_state": 1}]
+    together, alone = fit_both(settings)
+    for one, other in zip(together, alone, strict=True):
+        assert one.seen_penalty_ == pytest.approx(other.seen_penalty_, abs=1e-4)
+    assert together[1].seen_penalty_ == 0
+    assert len({one.seen_penalty_ for one in together}) == 3
+
+
 def test_what_varies_tells_the_models_apart(name: str) -> None:
     models = fit_many([tiny_model(**one) for one in VARIANTS[name]], X, Y, VECTORS)
     for one, other in itertools.combinations(models, 2):

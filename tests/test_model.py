@@ -29,7 +29,7 @@ import reference
 from conftest import damage, tiny_parts
 from dgz import DGZ, classifier
 from dgz.classifier import CosineClassifier
-from dgz.data import GZSLData, load_numbers
+from dgz.data import GZSLData, load_numbers, validation_folds
 from dgz.errors import DataError, DGZError, DGZWarning
 from dgz.generators import (
     CVAE,
@@ -43,7 +43,7 @@ from dgz.generators import (
 )
 from dgz.instances import synthesise
 from dgz.many import fit_many
-from dgz.metrics import cacd, gzsl_scores
+from dgz.metrics import best_penalty, cacd, decide, gzsl_scores, seen_unseen_curve
 from dgz.peers import CEGZSL, FCLSWGAN
 from dgz.progress import Progress
 from dgz.training import random_stream
@@ -1433,6 +1433,48 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
     assert not differs(fit_quick(device="auto"), fit_quick())
 
 
+# --- The balance of seen and unseen classes.
+def test_a_penalty_is_subtracted_from_the_scores_of_seen_classes(fitted: DGZ, tmp_path: Path) -> None:
+    model = fit_quick(seen_penalty=0.25)
+    assert not differs(model, fitted)
+    assert model.seen_penalty_ == 0.25
+    expected = fitted.decision_function(TEST_ROWS) - np.where(fitted.seen_, np.float32(0.25), np.float32(0))
+    assert np.array_equal(model.decision_function(TEST_ROWS), expected)
+    assert np.array_equal(model.predict(TEST_ROWS), fitted.predict(TEST_ROWS, seen_penalty=0.25))
+    model.save(tmp_path / "model")
+    again = DGZ.load(tmp_path / "model").add_classes([99], VECTORS[:1])
+    assert again.seen_penalty_ == 0.25
+    assert np.array_equal(again.decision_function(TEST_ROWS)[:, :-1], expected)
+
+
+def test_an_automatic_penalty_is_what_folds_of_the_training_rows_say(tmp_path: Path) -> None:
+    model = fit_quick(seen_penalty="auto")
+    folds = validation_folds(GZSLData(x_train=X, y_train=Y, attributes=VECTORS), 3)
+    found = []
+    for fold in folds:
+        twin = quick().fit(fold.x_train, fold.y_train, fold.attributes)
+        on_seen, on_unseen = (
+            decide(twin.decision_function(x), fold.seen, fold.unseen) for x in (fold.x_test_seen, fold.x_test_unseen)
+        )
+        curve = seen_unseen_curve(on_seen, fold.y_test_seen, on_unseen, fold.y_test_unseen, fold.seen, fold.unseen)
+        found.append(best_penalty(curve))
+    assert model.seen_penalty_ == pytest.approx(np.mean([penalty for penalty, h in found if h > 0]), abs=1e-6)
+    assert model.seen_penalty_ != 0
+    assert not differs(model, fit_quick())
+    model.save(tmp_path / "model")
+    again = DGZ.load(tmp_path / "model")
+    assert (again.seen_penalty, again.seen_penalty_) == ("auto", model.seen_penalty_)
+    # Killed in a fold or after all of them, it goes on with what is there.
+    kept = quick(seen_penalty="auto").fit(X, Y, VECTORS, checkpoint_folder=tmp_path / "c", checkpoint_seconds=0)
+    assert kept.seen_penalty_ == model.seen_penalty_
+    assert {path.name for path in (tmp_path / "c").iterdir() if path.is_dir()} == {"fold-0", "fold-1", "fold-2"}
+
+
+def test_one_seen_class_makes_no_folds() -> None:
+    with refused("One seen class makes no folds to choose on: give seen_penalty a value"):
+        quick(seen_penalty="auto").fit(X[Y == 0], Y[Y == 0], VECTORS)
+
+
 def test_vectors_of_unusual_norms_are_scaled_unless_told_otherwise(tmp_path: Path) -> None:
     with pytest.warns(DGZWarning, match=r"scaled to norm 1: attribute_scaling='unit' says that this is meant"):
         model = quick().fit(X, Y, 1000 * VECTORS)
@@ -1477,6 +1519,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"loss": "total"}, "loss must be one of revised, plain, incremental, adjusted, found 'total'"),
     ({"gate": "closed"}, "gate must be one of argmax_all, above_true, always, found 'closed'"),
     ({"lambda_1": -1.0}, "lambda_1 must be a number from 0 up, found -1.0"),
+    ({"seen_penalty": "none"}, "seen_penalty must be a number or 'auto', found 'none'"),
+    ({"seen_penalty": float("inf")}, "seen_penalty must be a number or 'auto', found inf"),
     ({"lambda_2": None}, "lambda_2 must be a number from 0 up, found None"),
     ({"temperature": 0.0}, "temperature must be a number from 1e-12 up, found 0.0"),
     ({"d_hidden": 0}, "d_hidden must be a whole number from 1 up, found 0"),

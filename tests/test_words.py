@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save_file
 from conftest import ROOT, damage
 from dgz.cli import main
 from dgz.data import ClassTable, load_bundle, read_class_columns, read_class_table, write_class_table
-from dgz.errors import DataError, DGZError
+from dgz.errors import DataError, DGZError, DGZWarning
+from dgz.peers import load_model
 from dgz.words import (
     TextEncoder,
-    WordsWarning,
     attribute_phrases,
     class_vectors,
     clean_name,
@@ -493,12 +493,12 @@ def test_a_template_is_put_round_each_phrase(minilm: TextEncoder) -> None:
 
 def test_names_alone_are_used_with_a_warning(tmp_path: Path, minilm: TextEncoder) -> None:
     path = write(tmp_path / "names.csv", "class,split\n001.Snowy_Owl,seen\nduck,unseen\n")
-    with pytest.warns(WordsWarning, match="no words but the names .* names alone gave H 24 .* attributes gave 44"):
+    with pytest.warns(DGZWarning, match="no words but the names .* names alone gave H 24 .* attributes gave 44"):
         table = class_vectors(path, minilm)
     np.testing.assert_allclose(
         table.vectors, minilm.encode(["a photo of a snowy owl.", "a photo of a duck."]), atol=1e-6
     )
-    with pytest.warns(WordsWarning, match="no words but the names"):
+    with pytest.warns(DGZWarning, match="no words but the names"):
         table = class_vectors(path, minilm, "{name}")
     np.testing.assert_allclose(table.vectors[1], minilm.encode(["duck"])[0], atol=1e-6)
 
@@ -524,7 +524,7 @@ def test_texts_that_are_cut_or_unknown_are_named_by_their_class(minilm: TextEnco
         warnings.simplefilter("always")
         class_vectors(words, minilm)
     cut, unknown = (str(one.message) for one in caught)
-    assert all(one.category is WordsWarning for one in caught)
+    assert all(one.category is DGZWarning for one in caught)
     assert cut.startswith(
         "1 text(s) are longer than the 256 tokens that the encoder minilm reads, and were cut: of goose."
     )
@@ -720,6 +720,34 @@ def test_an_encoder_for_numbers_is_refused(run: Any, birds: Path) -> None:
     code, _, err = run(*arguments, "--encoder", "minilm")
     assert (code, "which are vectors already" in err) == (2, True)
     assert run(*arguments)[0] == 0
+
+
+def test_a_class_is_added_to_a_trained_model_from_words(run: Any, birds: Path, minilm: TextEncoder) -> None:
+    quick = ("--without-generator", "--set", "n_epochs=1", "--set", "generator.n_epochs=1", "--device", "cpu")
+    write(birds / "numbers.csv", "name,split,a,b\nowl,seen,1,0\nduck,seen,0,1\n")
+    write(birds / "words.csv", "name,description\nowl,a bird of the night\nduck,a bird that swims\n")
+    new = write(birds / "new.csv", "name,phrases\ngoose,a large bird;it honks\n")
+    for kind in ("numbers", "words"):
+        table, bundle = birds / f"{kind}.csv", birds / kind
+        assert run("data", "import", birds / "x.npz", "--classes", table, "--out", bundle)[0] == 0
+        assert run("train", bundle, "--out", birds / f"run-{kind}", *quick)[0] == 0
+    code, out, err = run("add-class", birds / "run-words", "--classes", new, "--out", birds / "more")
+    assert (code, err) == (0, "")
+    assert out.startswith("Added goose in ")
+    added = load_model(birds / "more")
+    vector = added.attributes_[added.classes_.tolist().index("goose")]
+    np.testing.assert_array_equal(vector, class_vectors(new, minilm).vectors[0])
+    # Vectors that were numbers do not say what would make such numbers of words.
+    code, _, err = run("add-class", birds / "run-numbers", "--classes", new, "--out", birds / "none")
+    assert (code, "holds words, and what is to make vectors of them is not known: name the encoder." in err) == (
+        2,
+        True,
+    )
+    code, _, err = run(
+        "add-class", birds / "run-numbers", "--classes", new, "--out", birds / "none", "--encoder", "minilm"
+    )
+    assert (code, "must have the shape (1, 2), found (1, 384)." in err) == (2, True)
+    assert not (birds / "none").exists()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)

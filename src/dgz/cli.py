@@ -389,7 +389,7 @@ def _as_csv(answers: list[list[tuple[Any, float]]]) -> str:
 @app.command("add-class")
 def add_class(
     model: Model,
-    classes: Annotated[Path, typer.Option(help="CSV with a row per new class: name, vector columns.")],
+    classes: Annotated[Path, typer.Option(help="CSV with a row per new class: name, vector columns or words.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder of the new model; without it, the old one, with --overwrite.")
     ] = None,
@@ -401,21 +401,25 @@ def add_class(
     ] = None,
     features: Features = "res101",
     semantics: Semantics = "att",
+    encoder: Encoder = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a trained model recognise new classes, from their vectors alone."""
+    """Let a trained model recognise new classes, from their vectors or from words about them."""
     import numpy as np
 
     from dgz.composed import ComposedMethod
-    from dgz.data import read_class_table
+    from dgz.records import encoder_of
+    from dgz.words import read_classes
 
     if refine != (source is not None):
         raise DGZError("--refine and --data go together: refining needs the rows that the model was trained on.")
     target = out or _model_folder(model)
     if not overwrite and target.is_dir() and any(target.iterdir()):  # found out before the work, not after it
         raise DGZError(f"{target} exists already; choose another place by --out, or pass --overwrite.")
-    trained, table = _load_model(model), read_class_table(classes)
+    trained, found = _load_model(model), read_classes(classes, encoder, usual=encoder_of(model))
+    warn(found.warnings)
+    table = found.table
     if not isinstance(trained, ComposedMethod):
         raise DGZError(f"{model} holds a {type(trained).__name__}, which takes on no classes: train it anew with them.")
     rows: dict[str, Any] = {}

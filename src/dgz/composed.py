@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,20 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dgz.classifier import ClassifierTraining, CosineClassifier, Weights, prepared
-from dgz.data.dataset import Floats, as_floats, first_bad_row, listing
-from dgz.errors import DGZError, one_line, require_at_least
+from dgz.data import GZSLData, validation_folds
+from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
+from dgz.errors import DGZError, one_line, require_at_least, require_number_or_auto
 from dgz.estimator import Arrays, Labels, as_json
 from dgz.generators import ClassGenerator, generator_of
 from dgz.instances import Distribution, check_instances, synthesise
 from dgz.losses import Gate, Loss
+from dgz.metrics import best_penalty, decide, mean_penalty, seen_unseen_curve
 from dgz.nets import FreeWeights
 from dgz.task import Task
 from dgz.trained import TrainedMethod
 from dgz.training import Checkpoints, Row, multiplying, pick_device, random_stream
+
+_N_FOLDS = 3  # of the training rows, for what is chosen on them
 
 
 class ComposedMethod(TrainedMethod):
@@ -38,6 +42,8 @@ class ComposedMethod(TrainedMethod):
     weights_ : array of shape (n_classes, d_x)
         The classifier's weights, of unit norm; ``linear`` ones of any norm, with a column for the bias.
     generator_, classifier_ : fitted stages
+    seen_penalty_ : float
+        What is subtracted from the scores of seen classes: ``seen_penalty``, or what folds say.
     """
 
     _learned_last = "weights_"
@@ -63,6 +69,7 @@ class ComposedMethod(TrainedMethod):
     beta_1 = 0.5
     weight_decay = 0.0
     seen_ratio = 1.0
+    seen_penalty: float | Literal["auto"] = 0.0
 
     @staticmethod
     @abstractmethod
@@ -107,6 +114,7 @@ class ComposedMethod(TrainedMethod):
         self.check()
         require_at_least(0, evaluate_every=evaluate_every)
         X, positions = self._take(X, y, attributes)
+        self.seen_penalty_ = self._choose_penalty(X, positions, checkpoint_folder)
         task = self._prepare(X, positions, test)
         checkpoints = None
         if checkpoint_folder is not None:
@@ -145,6 +153,18 @@ class ComposedMethod(TrainedMethod):
         self._finish(classify(checkpoints, self.verbose))
         self._rows = (X, self.classes_[positions])  # what a refinement trains on again; never saved
         return self
+
+    def _choose_penalty(self, X: Floats, positions: Ints, checkpoint_folder: str | Path | None) -> float:
+        """The penalty on seen classes: as given, or the mean of those with the best H on leak-free folds."""
+        if self.seen_penalty != "auto":
+            return float(self.seen_penalty)
+        found = []
+        for k, fold in enumerate(penalty_folds(X, positions, self.attributes_)):
+            own = None if checkpoint_folder is None else Path(checkpoint_folder) / f"fold-{k}"
+            model = clone(self).set_params(seen_penalty=0.0)
+            model.fit(fold.x_train, fold.y_train, fold.attributes, checkpoint_folder=own)
+            found.append(fold_penalty(model, fold))
+        return mean_penalty(found)
 
     def _synthesise(self, task: Task) -> tuple[Tensor, Tensor]:
         """Pseudo rows of the unseen classes, and their classes."""
@@ -196,6 +216,7 @@ class ComposedMethod(TrainedMethod):
         generator.check()
         check_instances(generator, self.n_per_class, self.distribution, self.small_std, self.large_std)
         self._new_classifier().check()
+        require_number_or_auto(seen_penalty=self.seen_penalty)
         super().check()
 
     def _new_generator(self) -> ClassGenerator:
@@ -215,7 +236,10 @@ class ComposedMethod(TrainedMethod):
 
     def _scores(self, X: Floats) -> npt.NDArray[np.floating[Any]]:
         rows = prepared(torch.tensor(self._embed(X)), self.classifier_.weights)
-        return rows.numpy() @ self.weights_.T  # type: ignore[no-any-return]
+        scores: npt.NDArray[np.floating[Any]] = rows.numpy() @ self.weights_.T
+        if self.seen_penalty_:
+            scores[:, self.seen_] -= np.float32(self.seen_penalty_)
+        return scores
 
     # --- Rows in the classifier's space.
     def embed(self, X: Any) -> Floats:
@@ -427,7 +451,8 @@ class ComposedMethod(TrainedMethod):
 
     def _learned(self) -> tuple[dict[str, Any], Arrays]:
         header, arrays = super()._learned()
-        return {**header, "noise": self.generator_.noise_}, {**arrays, "weights": self.weights_}
+        header |= {"noise": self.generator_.noise_, "seen_penalty": self.seen_penalty_}
+        return header, {**arrays, "weights": self.weights_}
 
     @classmethod
     def _of_settings(cls, settings: Mapping[str, Any]) -> Self:
@@ -438,6 +463,7 @@ class ComposedMethod(TrainedMethod):
         self.generator_, self.weights_ = self._new_generator(), arrays["weights"]
         super()._relearn(header, arrays)
         self.generator_.noise_ = float(header["noise"])
+        self.seen_penalty_ = float(header["seen_penalty"])
 
     def _build(self, n_classes: int, d_a: int, d_x: int) -> None:
         self.generator_.build(d_a, d_x, torch.Generator())
@@ -446,6 +472,23 @@ class ComposedMethod(TrainedMethod):
             raise DGZError("its classes, vectors and weights do not fit together")
         self.classifier_ = self._new_classifier()
         self.classifier_.build(n_classes, d_a, width, torch.Generator())
+
+
+def penalty_folds(X: Floats, positions: Ints, attributes: Floats) -> list[GZSLData]:
+    """Small GZSL problems made of training rows alone, on which a penalty on seen classes can be chosen."""
+    data = GZSLData(x_train=X, y_train=positions, attributes=attributes, name="the training rows")
+    if len(data.seen) == 1:
+        raise DGZError("One seen class makes no folds to choose on: give seen_penalty a value.")
+    return validation_folds(data, min(_N_FOLDS, len(data.seen)))
+
+
+def fold_penalty(model: ComposedMethod, fold: GZSLData) -> tuple[float, float]:
+    """The penalty with the best H on a fold's test rows, and that H."""
+    on_seen, on_unseen = (
+        decide(model.decision_function(x), fold.seen, fold.unseen) for x in (fold.x_test_seen, fold.x_test_unseen)
+    )
+    curve = seen_unseen_curve(on_seen, fold.y_test_seen, on_unseen, fold.y_test_unseen, fold.seen, fold.unseen)
+    return best_penalty(curve)
 
 
 def _as_rows(attributes: Any) -> Floats:

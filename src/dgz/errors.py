@@ -81,6 +81,19 @@ def require_at_least(least: float, **options: Any) -> None:
             raise DGZError(f"{option} must be a number from {least:g} up, found {value!r}.")
 
 
+def require_number_or_auto(**options: Any) -> None:
+    """Raise unless every one of the ``options`` is a finite number, or "auto".
+
+    Examples
+    --------
+    >>> require_number_or_auto(seen_penalty="auto")
+    """
+    for option, value in options.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number and value != "auto":
+            raise DGZError(f"{option} must be a number or 'auto', found {value!r}.")
+
+
 def require_count(**options: Any) -> None:
     """Raise unless every one of the ``options`` is a whole number from 1 up.
 

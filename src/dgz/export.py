@@ -119,6 +119,7 @@ class _Scorer(nn.Module):
     min_: Tensor
     scale_: Tensor
     weights: Tensor
+    penalties: Tensor
     vectors: Tensor
 
     def __init__(self, model: TrainedMethod) -> None:
@@ -131,6 +132,8 @@ class _Scorer(nn.Module):
             self.register_buffer(name, torch.as_tensor(getattr(scaler, name, np.zeros(0, dtype=np.float32))))
         if isinstance(model, ComposedMethod):
             self.register_buffer("weights", torch.as_tensor(model.weights_))
+            penalties = np.where(model.seen_, model.seen_penalty_, 0.0)
+            self.register_buffer("penalties", torch.as_tensor(penalties, dtype=torch.float32))
         self.register_buffer("vectors", model._vectors("cpu"))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -140,7 +143,7 @@ class _Scorer(nn.Module):
             x = normalize(x) * self.norm
         if isinstance(self.model, ComposedMethod):
             rows = self.model.generator_.embed_block(x)
-            return prepared(rows, self.model.classifier_.weights) @ self.weights.T
+            return prepared(rows, self.model.classifier_.weights) @ self.weights.T - self.penalties
         assert isinstance(self.model, ScoringMethod)  # noqa: S101  (there is no third kind)
         return self.model._compare(x, self.vectors)
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from torch import Tensor
 
 from dgz.classifier import ClassifierTraining, CosineClassifier
-from dgz.composed import ComposedMethod
+from dgz.composed import ComposedMethod, fold_penalty, penalty_folds
 from dgz.errors import DataError, DGZError
 from dgz.estimator import as_json
 from dgz.generators import ClassGenerator
+from dgz.metrics import mean_penalty
 from dgz.task import Task
 from dgz.training import Checkpoints, fingerprint
 
@@ -83,6 +85,7 @@ def fit_many(
         model.__dict__.pop(model._learned_last, None)  # from here on to its end, a failed fit leaves no model
         key = (model.feature_scaling, model.attribute_scaling, model.device, model.precision)
         alike.setdefault(key, []).append(model)
+    _choose_penalties(models, X, y, attributes, verbose)
     broken = []
     folder = None if checkpoint_folder is None else Path(checkpoint_folder)
     for group in alike.values():
@@ -94,6 +97,22 @@ def fit_many(
             "other scaling may help."
         )
     return models
+
+
+def _choose_penalties(models: list[ComposedMethod], X: Any, y: Any, attributes: Any, verbose: bool) -> None:
+    """Find what ``seen_penalty`` is for each model: as :meth:`ComposedMethod.fit` does it, but all at once."""
+    found: dict[int, list[tuple[float, float]]] = {
+        k: [] for k, model in enumerate(models) if model.seen_penalty == "auto"
+    }
+    if found:
+        rows, positions = models[min(found)]._take(X, y, attributes)
+        for fold in penalty_folds(rows, positions, models[min(found)].attributes_):
+            twins = [clone(models[k]).set_params(seen_penalty=0.0) for k in found]
+            fit_many(twins, fold.x_train, fold.y_train, fold.attributes, verbose=verbose)
+            for k, twin in zip(found, twins, strict=True):
+                found[k].append(fold_penalty(twin, fold))
+    for k, model in enumerate(models):
+        model.seen_penalty_ = mean_penalty(found[k]) if k in found else float(model.seen_penalty)
 
 
 def generator_key(model: ComposedMethod, seed: int) -> str:
@@ -115,7 +134,8 @@ def _fit_alike(
     leader = models[0]
     X, positions = leader._take(X, y, attributes)
     task = leader._prepare(X, positions, test)
-    learned = {name: value for name, value in vars(leader).items() if name.endswith("_") and name != "seed_"}
+    own = ("seed_", "seen_penalty_")
+    learned = {name: value for name, value in vars(leader).items() if name.endswith("_") and name not in own}
     chosen = slice(None) if generator_rows is None else torch.as_tensor(generator_rows, device=task.x.device)
     broken: list[ComposedMethod] = []
     generators: dict[str, ClassGenerator | None] = {}

@@ -7,7 +7,7 @@ fractions, class ids global integers.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
@@ -309,6 +309,18 @@ def best_penalty(curve: SeenUnseenCurve) -> tuple[float, float]:
     best = np.flatnonzero(h >= h.max() - 1e-12)  # the choice must not hang on the last bit of a running sum
     chosen = best[np.abs(curve.seen_penalty[best]).argmin()]
     return float(curve.seen_penalty[chosen]), float(h[chosen])
+
+
+def mean_penalty(found: Sequence[tuple[float, float]], neutral: float = 0.0) -> float:
+    """The mean penalty of folds, from what :func:`best_penalty` gives for each; folds in which H is 0 say nothing.
+
+    Examples
+    --------
+    >>> mean_penalty([(0.1, 0.5), (0.3, 0.7), (9.0, 0.0)])
+    0.2
+    """
+    telling = [penalty for penalty, h in found if h > 0]
+    return float(np.mean(telling)) if telling else neutral
 
 
 def auroc(gap_seen: Array, gap_unseen: Array) -> float:

@@ -18,6 +18,7 @@ from dgz.files import read_document, write_json
 
 _VERSION = 1
 _FILE = "record.json"
+_OFFLINE_ENCODERS = ("minilm",)  # those whose name is enough to open them, wherever we are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +219,15 @@ def write_record_file(record: Record, path: str | Path) -> None:
 def read_record(folder: str | Path) -> Record:
     """Read the record of a run's folder."""
     return read_record_file(Path(folder) / _FILE)
+
+
+def encoder_of(folder: str | Path) -> str | None:
+    """The encoder that made the class vectors of a run's data of words; None where none did, or a run is unknown.
+
+    Only those that come with the package count: the name of another one does not say where it is.
+    """
+    made_by = read_record(folder).data["semantics"] if is_finished(folder) else None
+    return made_by if made_by in _OFFLINE_ENCODERS else None
 
 
 def read_record_file(path: str | Path) -> Record:

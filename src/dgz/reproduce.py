@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import math
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from sklearn.base import clone
 
 from dgz.composed import ComposedMethod
 from dgz.data import GZSLData, load_data, validation_folds
-from dgz.data.dataset import Ints, listing
+from dgz.data.dataset import Ints, listing, says_fine_tuned
 from dgz.errors import DGZError, require_choice, require_count
 from dgz.estimator import GZSLClassifier
 from dgz.experiments import BrokenRunsError, run, run_many
@@ -39,6 +38,8 @@ from dgz.trained import TrainedMethod
 from dgz.training import one_thread
 
 _TOY, _TOY_EPOCHS = "toy", 600
+# Settings that methods did not have when the first runs were named, with the values that those runs had.
+_ADDED_LATER = {"seen_penalty": 0.0}
 _QUICK = {"generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
 # The most of each setting, where a method or its generator has it. Of rows in a step, f-CLSWGAN has n_per_class by
 # default; contrastive generators compare all pairs of a step, so that large steps are slow.
@@ -259,7 +260,7 @@ class _Library:
             return "no folder was given (--data)."
         folder = self.folder / name
         files = sorted(path.stem for path in folder.glob("*.mat") if not path.stem.endswith("_splits"))
-        fitting = [stem for stem in files if bool(re.search("finetun|fine_tun|fine-tun|_ft", stem)) == tuned]
+        fitting = [stem for stem in files if says_fine_tuned(stem) == tuned]
         asked = [stem for stem in fitting if stem == self.features] if self.features and not tuned else fitting
         if tuned and not asked:
             return "no features of a fine-tuned backbone were found; the package fetches none."
@@ -376,6 +377,9 @@ def _run(
     if quick:
         row = replace(row, evaluate_every=min(row.evaluate_every, 1))
     settings = None if model is None else {**model.settings(), "device": None, "verbose": None}
+    for name, value in _ADDED_LATER.items():
+        if settings and settings.get(name) == value:
+            del settings[name]
     known = {
         "method": row.method,
         "settings": settings or row.set,

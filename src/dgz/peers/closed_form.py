@@ -18,9 +18,9 @@ from sklearn.preprocessing import normalize
 from dgz.data import AttributeScaler, FeatureScaler, GZSLData, validation_folds
 from dgz.data.dataset import Floats, Ints
 from dgz.data.scaling import FeatureScaling, VectorScaling
-from dgz.errors import DGZError, require_choice, require_count
+from dgz.errors import DGZError, require_choice, require_count, require_number_or_auto
 from dgz.estimator import Arrays, GZSLClassifier, restore_scaler, scaler_arrays, shaped
-from dgz.metrics import best_penalty, class_means, decide, seen_unseen_curve
+from dgz.metrics import best_penalty, class_means, decide, mean_penalty, seen_unseen_curve
 
 Doubles = npt.NDArray[np.float64]
 Settings = dict[str, Any]
@@ -86,8 +86,7 @@ class ClosedForm(GZSLClassifier):
         require_choice(self.attribute_scaling, VectorScaling, "attribute_scaling")
         for name in self.tried:
             self._values(name)
-        if self.seen_penalty != "auto" and not math.isfinite(_number(self.seen_penalty)):
-            raise DGZError(f"seen_penalty must be a number or 'auto', found {self.seen_penalty!r}.")
+        require_number_or_auto(seen_penalty=self.seen_penalty)
         if not _number(self.temperature) > 0:
             raise DGZError(f"temperature must be a positive number, found {self.temperature!r}.")
 
@@ -132,8 +131,7 @@ class ClosedForm(GZSLClassifier):
         point, penalties = max(zip(points, found, strict=True), key=lambda pair: np.mean([h for _, h in pair[1]]))
         if self.seen_penalty != "auto":
             return point, float(self.seen_penalty)
-        telling = [penalty for penalty, h in penalties if h > 0]
-        return point, float(np.mean(telling)) if telling else self.neutral_penalty
+        return point, mean_penalty(penalties, self.neutral_penalty)
 
     def _values(self, name: str) -> tuple[Any, ...]:
         """The values of a setting to choose from: the one given, or all that "auto" stands for."""

@@ -24,14 +24,13 @@ from dgz.files import read_document, write_json
 from dgz.images import Backbone, backbone_of, features_of
 from dgz.nets import FreeWeights
 from dgz.peers import load_model
-from dgz.records import is_finished, read_record
+from dgz.records import encoder_of, is_finished
 from dgz.words import TextEncoder, encode_classes, open_encoder
 
 Kind = Literal["seen", "unseen", "added"]
 Scores = npt.NDArray[np.floating[Any]]
 _VERSION = 1
 JOURNAL = "served_classes.json"
-OFFLINE = ("minilm",)  # encoders that need nothing but what is installed
 _LONGEST_NAME, _LONGEST_DESCRIPTION = 200, 20_000  # characters
 
 
@@ -263,9 +262,7 @@ def open_engine(folder: str | Path, *, encoder: str | None = None, limits: Limit
     inner = place / "model" if (place / "model").is_dir() else place
     if place == inner and not (place / "backbone").is_dir() and is_finished(place.parent):
         place = place.parent  # what lies beside the model
-    if encoder is None and is_finished(place):
-        made_by = read_record(place).data["semantics"]
-        encoder = made_by if made_by in OFFLINE else None
+    encoder = encoder or encoder_of(place)
     return Engine(
         load_model(inner),
         backbone=backbone_of(place),

@@ -2,13 +2,12 @@
 
 from dgz.words.encoders import Reading, TextEncoder, open_encoder
 from dgz.words.phrases import attribute_phrases, clean_name
-from dgz.words.vectors import ClassVectors, WordsWarning, class_vectors, encode_classes, read_classes
+from dgz.words.vectors import ClassVectors, class_vectors, encode_classes, read_classes
 
 __all__ = [
     "ClassVectors",
     "Reading",
     "TextEncoder",
-    "WordsWarning",
     "attribute_phrases",
     "class_vectors",
     "clean_name",

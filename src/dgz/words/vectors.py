@@ -15,7 +15,7 @@ import numpy as np
 
 from dgz.data.dataset import listing
 from dgz.data.tables import ClassColumns, ClassTable, read_class_columns, read_class_table
-from dgz.errors import DataError, DGZError
+from dgz.errors import DataError, DGZError, DGZWarning
 from dgz.words.encoders import TextEncoder, open_encoder
 from dgz.words.phrases import attribute_phrases, clean_name, phrases_of_cells
 
@@ -26,10 +26,6 @@ _NAMES_ALONE = (
 )
 Phrases = Mapping[str, float]  # of one class, with their weights
 Words = str | Path | ClassColumns | Mapping[str, str | Sequence[str] | Phrases]
-
-
-class WordsWarning(UserWarning):
-    """Words that can be used, but promise less than they could."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ def class_vectors(
 
     Warns
     -----
-    WordsWarning
+    DGZWarning
         Where there are only names, a text was cut, or most of a text is unknown to the encoder.
 
     Examples
@@ -75,7 +71,7 @@ def class_vectors(
     """
     found = encode_classes(table, encoder, template, from_attributes=from_attributes)
     for sentence in found.warnings:
-        warnings.warn(sentence, WordsWarning, stacklevel=2)
+        warnings.warn(sentence, DGZWarning, stacklevel=2)
     return found.table
 
 
@@ -127,7 +123,9 @@ def encode_classes(
     )
 
 
-def read_classes(path: str | Path, encoder: str | None = None, *, semantics: str = "att") -> ClassVectors:
+def read_classes(
+    path: str | Path, encoder: str | None = None, *, usual: str | None = "minilm", semantics: str = "att"
+) -> ClassVectors:
     """Read a table of classes whose vectors are there as numbers, or are made of its words.
 
     Parameters
@@ -136,13 +134,17 @@ def read_classes(path: str | Path, encoder: str | None = None, *, semantics: str
         A CSV: with number columns it is taken as it is, with words or names alone it goes through
         :func:`encode_classes`.
     encoder : str, optional
-        For words: ``minilm`` by default. Given for a table of numbers, it is an error.
+        For words, in place of the ``usual`` one. Given for a table of numbers, it is an error.
+    usual : str or None
+        None where nothing but the caller can know it: then words without an encoder are an error.
     semantics : str
         What vectors that are there as numbers are called; those of words are called after the encoder.
     """
     columns = read_class_columns(path)
     if columns.numbers is None:
-        return encode_classes(path, encoder or "minilm")
+        if encoder is None and usual is None:
+            raise DGZError(f"{path} holds words, and what is to make vectors of them is not known: name the encoder.")
+        return encode_classes(path, encoder or usual or "")
     if encoder is not None and not columns.words:
         raise DGZError(f"{path} holds numbers, which are vectors already: an encoder is for words.")
     return ClassVectors(read_class_table(path), semantics)
