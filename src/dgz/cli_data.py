@@ -93,6 +93,13 @@ def from_images(
     backbone: Annotated[
         str, typer.Option(help="What computes the features: lite0, a file.onnx, timm:NAME or hf:NAME.")
     ] = "lite0",
+    finetune: Annotated[
+        bool, typer.Option("--finetune", help="First train the backbone further on the training photos.")
+    ] = False,
+    finetune_epochs: Annotated[
+        int | None, typer.Option(help="How often fine-tuning looks at every photo; 10 by default.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Of fine-tuning: cpu, cuda, or auto: a GPU where there is one.")] = "auto",
     bad: Annotated[
         str,
         typer.Option(help="Files that are no photos: raise refuses the folder, skip leaves them out and lists them."),
@@ -120,12 +127,21 @@ def from_images(
     is_taken = out.exists() and not (out.is_dir() and not any(out.iterdir()))
     if is_taken and not overwrite:  # found out before the work, not after it
         raise DGZError(f"{out} exists already; choose another place or pass --overwrite.")
+    tuning: Any = finetune
+    if finetune_epochs is not None:
+        if not finetune:
+            raise DGZError("--finetune-epochs is about fine-tuning: pass --finetune too.")
+        from dgz.images import FineTuning
+
+        tuning = FineTuning(n_epochs=finetune_epochs)
     table = read_classes(classes, encoder)
     skipping: Any = bad  # any text here: the library says which ones there are
     data, photos = import_images(
         folder,
         table.table,
         backbone=backbone,
+        finetune=tuning,
+        device=device,
         bad=skipping,
         n_workers=workers,
         max_pixels=max_pixels,

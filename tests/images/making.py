@@ -1,15 +1,20 @@
 """Photos and backbones small enough for tests: pictures of known colours, and a network of one operation."""
 
 import io
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from dgz.images import Backbone, Preparation
 
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # Numbers as they are, so that features can be worked out by hand.
 PLAIN = Preparation(size=(8, 8), crop=1.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
@@ -87,3 +92,32 @@ def save_photo(path: Path, colour: tuple[int, int, int], size: tuple[int, int] =
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path, "PNG")
     return path
+
+
+def stand_in_for_timm(monkeypatch: pytest.MonkeyPatch, network: Callable[[bool], Any]) -> list[dict[str, Any]]:
+    """Put the calls of timm that are used in its place; ``network`` makes one, pretrained or not.
+
+    Gives the list of what is asked for.
+    """
+    asked: list[dict[str, Any]] = []
+
+    def create_model(name: str, *, pretrained: bool, num_classes: int) -> Any:
+        asked.append({"name": name, "pretrained": pretrained, "num_classes": num_classes})
+        if name == "unknown":
+            raise RuntimeError("Unknown model (unknown)")
+        return network(pretrained)
+
+    config = {
+        "input_size": (3, 16, 20),
+        "interpolation": "bicubic",
+        "mean": IMAGENET[0],
+        "std": IMAGENET[1],
+        "crop_pct": 0.9,
+        "crop_mode": "center",
+    }
+    module, data = types.ModuleType("timm"), types.ModuleType("timm.data")
+    module.create_model, module.data = create_model, data  # type: ignore[attr-defined]
+    data.resolve_model_data_config = lambda network: config  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", module)
+    monkeypatch.setitem(sys.modules, "timm.data", data)
+    return asked

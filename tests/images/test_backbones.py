@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-import types
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ from safetensors.torch import save_file
 from conftest import ROOT
 from dgz.errors import DataError, DGZError
 from dgz.images import Backbone, Preparation, extract, networks, open_backbone
-from images.making import PLAIN, encoded, noise, tiny_backbone, tiny_onnx
-
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+from images.making import IMAGENET, PLAIN, encoded, noise, stand_in_for_timm, tiny_backbone, tiny_onnx
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +48,9 @@ def count_exports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     real = networks._as_onnx
 
-    def counting(network: Any, features: Any, preparation: Any, what: str) -> bytes:
-        made.append(what)
-        return real(network, features, preparation, what)
+    def counting(network: networks.Network) -> bytes:
+        made.append(network.spec)
+        return real(network)
 
     monkeypatch.setattr(networks, "_as_onnx", counting)
     return made
@@ -346,28 +343,7 @@ class Small(torch.nn.Module):
 @pytest.fixture
 def timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """A stand-in for timm with the calls that are used; gives what it was asked for."""
-    asked: list[dict[str, Any]] = []
-
-    def create_model(name: str, *, pretrained: bool, num_classes: int) -> Small:
-        asked.append({"name": name, "pretrained": pretrained, "num_classes": num_classes})
-        if name == "unknown":
-            raise RuntimeError("Unknown model (unknown)")
-        return Small(seed=1 if pretrained else 2)
-
-    config = {
-        "input_size": (3, 16, 20),
-        "interpolation": "bicubic",
-        "mean": IMAGENET[0],
-        "std": IMAGENET[1],
-        "crop_pct": 0.9,
-        "crop_mode": "center",
-    }
-    module, data = types.ModuleType("timm"), types.ModuleType("timm.data")
-    module.create_model, module.data = create_model, data  # type: ignore[attr-defined]
-    data.resolve_model_data_config = lambda network: config  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "timm", module)
-    monkeypatch.setitem(sys.modules, "timm.data", data)
-    return asked
+    return stand_in_for_timm(monkeypatch, lambda pretrained: Small(seed=1 if pretrained else 2))
 
 
 def test_a_network_of_timm_becomes_a_backbone(timm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:

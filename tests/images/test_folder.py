@@ -307,6 +307,7 @@ def test_facts_are_safe_for_json(folder: Path) -> None:
         "width": 4,
         "licence": "unknown",
         "digest": report.backbone.digest[:12],
+        "fine-tuned": "no",
     }
     speed = facts["photos"].pop("per second")
     assert speed > 0

@@ -83,3 +83,9 @@ def test_a_table_survives_odd_names(record: Record) -> None:
 def test_an_overlap_in_the_source_is_told(record: Record) -> None:
     text = card(replace(record, data={**record.data, "leaks": {"train_loc": 1173}}))
     assert "Index sets of the source overlap its test rows and were not used: train_loc (1,173 rows)." in text
+
+
+def test_features_of_a_fine_tuned_network_are_marked(record: Record) -> None:
+    sentence = "of a network that was trained further on photos of the seen classes: compare with such only."
+    assert sentence in card(replace(record, data={**record.data, "features": "lite0-finetuned"}))
+    assert sentence not in card(record)

@@ -6,6 +6,7 @@ scaling belongs to the estimators, which must repeat it on new rows.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -216,6 +217,17 @@ def made_up_names(n_classes: int) -> tuple[str, ...]:
     """
     width = len(str(max(n_classes - 1, 0)))
     return tuple(f"class_{i:0{width}d}" for i in range(n_classes))
+
+
+def says_fine_tuned(features: str) -> bool:
+    """Whether the name of features says that their backbone was trained on the data set: compare with such only.
+
+    Examples
+    --------
+    >>> says_fine_tuned("res101_finetuned"), says_fine_tuned("res101")
+    (True, False)
+    """
+    return re.search("finetun|fine_tun|fine-tun|_ft", features) is not None
 
 
 def _frozen(array: npt.NDArray[T]) -> npt.NDArray[T]:

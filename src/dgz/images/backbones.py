@@ -292,16 +292,11 @@ def open_backbone(spec: str | Path = "lite0", **changes: Any) -> Backbone:
         Entries of the :class:`Preparation` that shall differ. For an ``.onnx`` file they may also be in a ``.json``
         file of the same name beside it, with ``name``, ``licence``, ``source`` and ``is_fine_tuned``.
     """
-    from dgz.images import networks
+    from dgz.images.networks import open_network
 
     text = str(spec)
-    kind, _, name = text.partition(":")
-    if text == "lite0":
-        backbone = networks.lite0()
-    elif kind == "timm" and name:
-        backbone = networks.from_timm(name)
-    elif kind == "hf" and name:
-        backbone = networks.from_hugging_face(name)
+    if network := open_network(text):
+        backbone = network.backbone()
     elif Path(spec).is_dir():
         backbone = Backbone.load(spec)
     elif Path(spec).name == _NETWORK and (Path(spec).parent / _HEADER).is_file():

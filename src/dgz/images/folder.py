@@ -1,8 +1,9 @@
 """A folder with one subfolder of photos per class, and a table of classes, become a GZSLData and a bundle.
 
 Subfolders are matched to the table's classes by name, photos are found in them, ``features.py`` computes their
-features, and ``import_arrays`` splits the rows. The bundle also holds the backbone, so that a model trained on it can
-take photos later, and a list of which photo each row came from.
+features, and ``import_arrays`` splits the rows; ``finetune.py`` may then train the backbone further on the training
+rows' photos. The bundle also holds the backbone, so that a model trained on it can take photos later, and a list of
+which photo each row came from.
 """
 
 import csv
@@ -14,18 +15,22 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dgz.data.bundle import write_bundle
-from dgz.data.dataset import SPLITS, GZSLData, listing
+from dgz.data.dataset import SPLITS, GZSLData, listing, says_fine_tuned
 from dgz.data.tables import ClassTable, import_arrays, read_class_table
 from dgz.errors import DataError, DGZError
 from dgz.files import write_folder, write_whole
 from dgz.images.backbones import Backbone, open_backbone
 from dgz.images.features import Bad, Extracted, extract
+from dgz.images.networks import trainable
 from dgz.images.photos import ENDINGS, MAX_PIXELS
+
+if TYPE_CHECKING:
+    from dgz.images.finetune import FineTuning
 
 _BACKBONE, _PHOTOS = "backbone", "photos.csv"
 
@@ -67,6 +72,7 @@ class ImagesReport:
                 "width": self.backbone.d_x,
                 "licence": self.backbone.licence,
                 "digest": self.backbone.digest[:12],
+                "fine-tuned": "yes" if self.backbone.is_fine_tuned else "no",
             },
             "photos": {
                 "used": len(self.photos),
@@ -83,6 +89,8 @@ def import_images(
     classes: ClassTable | str | Path,
     *,
     backbone: Backbone | str | Path = "lite0",
+    finetune: "bool | FineTuning" = False,
+    device: str = "auto",
     bad: Bad = "raise",
     n_workers: int | None = None,
     max_pixels: int = MAX_PIXELS,
@@ -101,11 +109,19 @@ def import_images(
         unseen, classes with photos are seen.
     backbone : Backbone, str or Path
         What computes the features, or its name (:func:`~dgz.images.open_backbone`).
+    finetune : bool or FineTuning
+        Whether to train the backbone further on the photos of training rows, by :func:`~dgz.images.fine_tune` with
+        these settings and ``random_state``; the split is the same as without.
+    device : {"auto", "cpu", "cuda"}
+        Where to do so.
     bad, n_workers, max_pixels, cache
         Of :func:`~dgz.images.extract`.
     **options
         Of :func:`~dgz.data.import_arrays`: ``test_fraction``, ``random_state``, ``name``, ``semantics``.
     """
+    # What cannot be trained is found out before the work, not after it.
+    tuning = _tuning(finetune, device)
+    network = trainable(backbone) if tuning else None
     folder = Path(folder)
     table = classes if isinstance(classes, ClassTable) else read_class_table(classes)
     if not folder.is_dir():
@@ -115,23 +131,62 @@ def import_images(
     paths = [path for sub in class_of for path in found.photos[sub]]
     labels = [name for sub, name in class_of.items() for _ in found.photos[sub]]
     table = _with_groups(table, labels, folder)
-    made = backbone if isinstance(backbone, Backbone) else open_backbone(backbone)
+    made = network.backbone() if network else backbone if isinstance(backbone, Backbone) else open_backbone(backbone)
     shown = [_text(path.relative_to(folder)) for path in paths]
-    got = extract(paths, made, names=shown, bad=bad, n_workers=n_workers, max_pixels=max_pixels, cache=cache)
+
+    how: dict[str, Any] = {"n_workers": n_workers, "max_pixels": max_pixels, "cache": cache}
+    got = extract(paths, made, names=shown, bad=bad, **how)
     if not len(got.kept):
         raise DataError(f"None of the {len(paths):,} photos can be used; the first one: {got.refused[0]}")
-    photos = tuple(shown[i] for i in got.kept)
-    data = import_arrays(got.features, [labels[i] for i in got.kept], table, **{"features_name": made.name, **options})
+    refused = {shown[i]: sentence for i, sentence in got.refused.items()}
+    paths, labels, shown = ([values[i] for i in got.kept] for values in (paths, labels, shown))
+    data = import_arrays(got.features, labels, table, **{"features_name": _called(made), **options})
+    if network is not None:
+        from dgz.images.finetune import fine_tune
+
+        made = fine_tune(
+            network,
+            [paths[i] for i in data.train_index],
+            data.y_train,
+            tuning,
+            names=[shown[i] for i in data.train_index],
+            max_pixels=max_pixels,
+            random_state=options.get("random_state", 0),
+            device=device,
+        )
+        # A photo may not be left out now: rows, and with them the split, are as they were without fine-tuning.
+        got = extract(paths, made, names=shown, bad="raise", **how)
+        data = import_arrays(got.features, labels, table, **{"features_name": _called(made), **options})
+    photos = tuple(shown)
     report = ImagesReport(
         backbone=made,
         photos=photos,
-        refused={shown[i]: sentence for i, sentence in got.refused.items()},
+        refused=refused,
         ignored=found.ignored,
         n_cached=got.n_cached,
         photos_per_second=got.photos_per_second,
         warnings=(*found.warnings, *got.warnings, *_copies(data, photos, got)),
     )
     return data, report
+
+
+def _tuning(finetune: "bool | FineTuning", device: str) -> "FineTuning | None":
+    """Settings for fine-tuning, if it is asked for, and can be done on the device."""
+    if finetune is False:
+        return None
+    from dgz.images.finetune import FineTuning
+    from dgz.training import pick_device
+
+    pick_device(device)
+    if not isinstance(finetune, bool | FineTuning):
+        raise DGZError(f"finetune must be true, false or settings (FineTuning), found {finetune!r}.")
+    return FineTuning() if finetune is True else finetune
+
+
+def _called(backbone: Backbone) -> str:
+    """What features made by a backbone are called, which must say that it is fine-tuned."""
+    is_silent = backbone.is_fine_tuned and not says_fine_tuned(backbone.name)
+    return f"{backbone.name}-finetuned" if is_silent else backbone.name
 
 
 def save_images(data: GZSLData, report: ImagesReport, path: str | Path, *, overwrite: bool = False) -> None:

