@@ -190,6 +190,27 @@ def test_the_rest_of_the_package_needs_no_library_for_photos() -> None:
 
 
 @pytest.mark.data
+@pytest.mark.alone
+@pytest.mark.filterwarnings("default::dgz.errors.DGZWarning")  # of vectors in percent
+def test_real_photos_become_a_good_model_within_a_minute(data_root: Path, tmp_path: Path, inside: Run) -> None:
+    photos = data_root / "CUB-photos"
+    train = ("--without-generator", "--schedule", "short", "--set", "seen_penalty=auto", "--device", "cpu", "--json")
+    found = []
+    for seed in range(5):
+        start = time.monotonic()
+        options = ("--classes", photos / "class_attributes.csv", "--seed", seed, "--out", tmp_path / f"birds-{seed}")
+        assert inside("data", "from-images", photos / "images", *options).returncode == 0
+        answer = inside("train", tmp_path / f"birds-{seed}", *train, "--seed", seed, "--out", tmp_path / f"run-{seed}")
+        assert answer.returncode == 0, answer.stderr
+        scores = json.loads(answer.stdout)["scores"]
+        found.append((scores["h"], scores["acc_zsl"], time.monotonic() - start))
+    h, t1, _ = np.mean(found, axis=0)
+    assert h >= 0.64, found
+    assert t1 >= 0.79, found
+    assert found[0][2] < 90, found  # 55 s on two idle cores, with nothing known from before
+
+
+@pytest.mark.data
 @pytest.mark.slow
 def test_real_photos_become_a_bundle_in_time(data_root: Path, tmp_path: Path, inside: Run) -> None:
     photos = data_root / "CUB-photos"

@@ -108,8 +108,8 @@ def _notes(data: Mapping[str, Any]) -> list[str]:
 def _training_rows(record: Record, command: str) -> list[tuple[str, str]]:
     size = [] if record.n_parameters is None else [("Parameters", f"{record.n_parameters:,}")]
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    values = (f"{key} = {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in record.chosen.items())
-    chosen = [("What auto stood for", ", ".join(values))]
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in record.chosen.items()}
+    chosen = [("What auto stood for", ", ".join(f"{key} = {value}" for key, value in shown.items()))]
     return [
         ("Command", f"`{command}`"),
         ("Seed", str(record.seed)),
