@@ -731,6 +731,8 @@ def test_a_class_is_added_to_a_trained_model_from_words(run: Any, birds: Path, m
         table, bundle = birds / f"{kind}.csv", birds / kind
         assert run("data", "import", birds / "x.npz", "--classes", table, "--out", bundle)[0] == 0
         assert run("train", bundle, "--out", birds / f"run-{kind}", *quick)[0] == 0
+    card = (birds / "run-words" / "model_card.md").read_text()
+    assert "Weights of minilm: weights Apache-2.0, package MIT." in card
     code, out, err = run("add-class", birds / "run-words", "--classes", new, "--out", birds / "more")
     assert (code, err) == (0, "")
     assert out.startswith("Added goose in ")

@@ -165,8 +165,9 @@ def train(
     """Train DGZ, or another method, on a data set, test it, and keep model, record and report in one folder."""
     from dgz.data import copy_backbone, load_data
     from dgz.experiments import run
-    from dgz.records import is_finished
+    from dgz.records import encoder_of, is_finished
     from dgz.report import HEADINGS, oracle_rows, score_rows, write_card, write_report
+    from dgz.words.encoders import OFFLINE_ENCODERS
 
     model = _prepared(
         _untrained(method, preset, published, without_generator, schedule), seed, device, assignments or []
@@ -183,7 +184,10 @@ def train(
     if was_finished:
         typer.echo(f"{out} was finished already: nothing was left to train.", err=True)
     command = shlex.join(["dgz", *sys.argv[1:]])
-    card = write_card(record, out, command=command, weights=copy_backbone(source, out))
+    weights = copy_backbone(source, out)
+    if encoder := encoder_of(out):
+        weights[encoder] = OFFLINE_ENCODERS[encoder]
+    card = write_card(record, out, command=command, weights=weights)
     places = {"model": out / "model", "card": card, "record": out / "record.json"}
     if record.scores:
         places["report"] = write_report([record], out, title=record.data["name"], command=command)

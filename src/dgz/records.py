@@ -18,7 +18,6 @@ from dgz.files import read_document, write_json
 
 _VERSION = 1
 _FILE = "record.json"
-_OFFLINE_ENCODERS = ("minilm",)  # those whose name is enough to open them, wherever we are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,8 +225,10 @@ def encoder_of(folder: str | Path) -> str | None:
 
     Only those that come with the package count: the name of another one does not say where it is.
     """
+    from dgz.words.encoders import OFFLINE_ENCODERS  # reading records is light, reading words is not
+
     made_by = read_record(folder).data["semantics"] if is_finished(folder) else None
-    return made_by if made_by in _OFFLINE_ENCODERS else None
+    return made_by if made_by in OFFLINE_ENCODERS else None
 
 
 def read_record_file(path: str | Path) -> Record:

@@ -33,6 +33,10 @@ _BATCH_TOKENS = 1024
 _PATIENCE = 2.0
 
 
+# Encoders that need nothing but what is installed, so that a name is enough to open them, and their licences.
+OFFLINE_ENCODERS = {"minilm": "weights Apache-2.0, package MIT"}
+
+
 @dataclass(frozen=True)
 class Reading:
     """How an encoder reads a text: its tokens without marks of beginning and end, and how many are unknown or cut."""
@@ -160,7 +164,7 @@ class _MiniLM(TextEncoder):
 
         from dgz.words.bert import BertShape
 
-        self.name, self.licence = "minilm", "weights Apache-2.0, package MIT"
+        self.name, self.licence = "minilm", OFFLINE_ENCODERS["minilm"]
         self._shape = BertShape.from_config(read_json(folder / "config.json"), str(folder / "config.json"))
         try:
             self.max_tokens = int(read_json(folder / "sentence_bert_config.json")["max_seq_length"])
