@@ -29,7 +29,8 @@ DATA = Path(os.environ.get("DGZ_DATA", ROOT.parent / "shared" / "data"))
 
 def _missing(need: str) -> str | None:
     """Why a test with the marker ``need`` cannot run here; None where it can."""
-    if need == "data" and not (DATA / "CUB" / "res50.mat").is_file():
+    parts = (DATA / "CUB" / "res50.mat", DATA / "CUB-photos" / "images")
+    if need == "data" and not all(part.exists() for part in parts):
         return f"no real data at {DATA} (set DGZ_DATA)"
     if need == "browser" and not (shutil.which("chromium") and shutil.which("chromedriver")):
         return "no chromium or chromedriver (see apt.txt)"

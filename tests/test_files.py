@@ -10,13 +10,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
 from dgz.errors import DataError, DGZError
-from dgz.files import locked, read_json, write_folder, write_json, write_whole
+from dgz.files import locked, read_json, write_folder, write_json, write_tensors, write_whole
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -261,3 +262,12 @@ def test_where_there_are_no_locks_everyone_gets_one(tmp_path: Path, monkeypatch:
         assert first
         assert second
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_may_be_read_by_whoever_may_read_a_new_file(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "a.safetensors", {"x": np.arange(3.0)}, "The model")
+    write_json(tmp_path / "a.json", {})
+    modes = {path.suffix: path.stat().st_mode for path in tmp_path.iterdir()}
+    assert modes[".safetensors"] == modes[".json"]
+    with pytest.raises(DGZError, match=r"The model could not be written: .*"):
+        write_tensors(tmp_path / "no" / "a.safetensors", {"x": np.arange(3.0)}, "The model")

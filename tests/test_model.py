@@ -1177,7 +1177,7 @@ def test_a_save_that_fails_leaves_the_old_model(fitted: DGZ, tmp_path: Path, mon
         raise SafetensorError("No space left on device")
 
     other = fit_quick(random_state=1)
-    monkeypatch.setattr("dgz.estimator.save_file", fail)
+    monkeypatch.setattr("safetensors.numpy.save_file", fail)
     with refused("model could not be written", "No space left"):
         other.save(tmp_path / "model", overwrite=True)
     monkeypatch.undo()

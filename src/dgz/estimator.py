@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dgz.data import AttributeScaler, FeatureScaler
 from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
 from dgz.errors import DataError, DGZError, one_line, require_choice, require_count
-from dgz.files import read_document, write_folder, write_json
+from dgz.files import read_document, write_folder, write_json, write_tensors
 
 Labels = npt.NDArray[Any]
 Arrays = dict[str, npt.NDArray[Any]]
@@ -248,10 +248,9 @@ class GZSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         arrays = {"attributes": self.attributes_, **arrays}
         with write_folder(folder, overwrite=overwrite) as place:
-            try:
-                save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, place / _TENSORS)
-            except SafetensorError as error:  # a full disk, as its Rust side reports it
-                raise DGZError(f"{folder} could not be written: {error}.") from error
+            write_tensors(
+                place / _TENSORS, {name: np.ascontiguousarray(values) for name, values in arrays.items()}, str(folder)
+            )
             write_json(place / _HEADER, header)
 
     @classmethod

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -53,6 +53,18 @@ def write_whole(path: str | Path) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_tensors(path: Path, arrays: Mapping[str, Any], what: str) -> None:
+    """Write arrays as safetensors into a folder that has no name yet; ``what`` is what a sentence calls them."""
+    from safetensors import SafetensorError  # with numpy, too heavy for those who only read JSON
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(dict(arrays), path)
+    except SafetensorError as error:  # a full disk, as its Rust side reports it
+        raise DGZError(f"{what} could not be written: {error}.") from error
+    path.chmod(_default_mode())  # the library writes for the owner alone
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from dgz.data.dataset import SPLITS, GZSLData, listing
 from dgz.errors import DataError, DGZError
-from dgz.files import read_document, read_json, write_folder, write_json
+from dgz.files import read_document, read_json, write_folder, write_json, write_tensors
 
 _VERSION = 1
 _HEADER, _ARRAYS = "bundle.json", "arrays.safetensors"
@@ -48,10 +48,8 @@ def save_bundle(data: GZSLData, path: str | Path, *, overwrite: bool = False) ->
 
 def write_bundle(data: GZSLData, folder: Path) -> None:
     """Write the files of a bundle into ``folder``, for callers that put more beside them before it gets its name."""
-    try:
-        save_file({field: getattr(data, field) for field in _ARRAY_FIELDS}, folder / _ARRAYS)
-    except SafetensorError as error:  # a full disk, as its Rust side reports it
-        raise DGZError(f"The bundle of {data.name!r} could not be written: {error}.") from error
+    arrays = {field: getattr(data, field) for field in _ARRAY_FIELDS}
+    write_tensors(folder / _ARRAYS, arrays, f"The bundle of {data.name!r}")
     header = {
         "format": "dgz-bundle",
         "version": _VERSION,
