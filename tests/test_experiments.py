@@ -59,7 +59,7 @@ def test_a_runs_folder_holds_everything_about_it(finished: tuple[Path, Record], 
     assert read_record(folder) == Record(**json.loads(json.dumps(vars(record))))
     assert record.params == tiny_model().settings()
     assert (record.method, record.selection, record.device.startswith("CPU (")) == ("DGZ", "last", True)
-    assert record.chosen == {}
+    assert record.chosen == {"attribute_scaling": "none"}
     config = json.loads((folder / "config.json").read_text())
     assert config["settings"]["generator"]["kind"] == "CenterMapper"
     assert config["data"]["hashes"] == data.hashes

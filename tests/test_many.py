@@ -123,7 +123,6 @@ def test_each_becomes_what_it_would_have_become_alone(settings: Settings) -> Non
         assert_same(one, other)
 
 
-@pytest.mark.parametrize("name", ["lambda_1", "gate", "seeds", "temperature", "rows per class", "scalings"])
 def test_automatic_penalties_are_found_for_each() -> None:
     settings: Settings = [{"seen_penalty": "auto", "lambda_1": 0.1}, {}, {"seen_penalty": "auto", "random_state": 1}]
     together, alone = fit_both(settings)
@@ -133,6 +132,7 @@ def test_automatic_penalties_are_found_for_each() -> None:
     assert len({one.seen_penalty_ for one in together}) == 3
 
 
+@pytest.mark.parametrize("name", ["lambda_1", "gate", "seeds", "temperature", "rows per class", "scalings"])
 def test_what_varies_tells_the_models_apart(name: str) -> None:
     models = fit_many([tiny_model(**one) for one in VARIANTS[name]], X, Y, VECTORS)
     for one, other in itertools.combinations(models, 2):

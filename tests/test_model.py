@@ -1482,6 +1482,8 @@ def test_vectors_of_unusual_norms_are_scaled_unless_told_otherwise(tmp_path: Pat
     assert model.attribute_scaler_.method == "unit"
     assert not differs(model, quick(attribute_scaling="unit").fit(X, Y, 1000 * VECTORS))
     assert not differs(fit_quick(), fit_quick(attribute_scaling="none"))
+    one_odd = np.concatenate([0 * VECTORS[:1], VECTORS[1:]])
+    assert quick().fit(X, Y, one_odd).attribute_scaling_ == "none"
     # A class that is added later follows the rule that was found, and so does a model from a file.
     model.add_classes([len(VECTORS)], 5000 * VECTORS[:1])
     model.save(tmp_path / "model")

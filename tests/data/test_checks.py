@@ -37,6 +37,7 @@ def test_each_known_trouble_gets_a_warning(tmp_path: Path) -> None:
     y = np.repeat([0, 1, 2, 3], [21, 1, 1, 1])
     expected = {
         "outside the usual 0.5 to 50: networks are trained on vectors scaled to norm 1": {"attributes": 100 * vectors},
+        "outside the usual 0.5 to 50: a scaling of them may help": {"attributes": np.r_[99 * vectors[:1], vectors[1:]]},
         "same vector as another cannot be told apart: c0, c5": {"attributes": twins},
         "1 column(s) of the class vectors are the same for all classes": {"attributes": flat},
         "1 feature column(s) are constant": {"x_train": constant},

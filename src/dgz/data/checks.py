@@ -139,12 +139,15 @@ def _leak_warnings(leaks: Any) -> list[str]:
 
 def _value_warnings(data: GZSLData) -> list[str]:
     warnings = []
-    if not has_usual_norms(data.attributes):
-        norms = np.linalg.norm(data.attributes, axis=1)
-        low, high = USUAL_NORMS
+    norms = np.linalg.norm(data.attributes, axis=1)
+    low, high = USUAL_NORMS
+    if norms.min() < low or norms.max() > high:
+        what_to_do = "a scaling of them may help (attribute_scaling = unit, standard or sqrt_d)."
+        if not has_usual_norms(data.attributes):
+            what_to_do = "networks are trained on vectors scaled to norm 1 (attribute_scaling = auto)."
         warnings.append(
             f"Norms of class vectors run from {norms.min():.3g} to {norms.max():.3g}, outside the usual {low:g} to "
-            f"{high:g}: networks are trained on vectors scaled to norm 1 (attribute_scaling = auto)."
+            f"{high:g}: {what_to_do}"
         )
     vectors, number, counts = np.unique(data.attributes, axis=0, return_inverse=True, return_counts=True)
     if len(vectors) < data.n_classes:

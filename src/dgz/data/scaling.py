@@ -88,15 +88,17 @@ class FeatureScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def has_usual_norms(attributes: Floats) -> bool:
-    """Whether networks can be trained on class vectors (n_classes, d_a) as they are."""
-    norms = np.linalg.norm(attributes, axis=1)
-    return bool(norms.min() >= USUAL_NORMS[0] and norms.max() <= USUAL_NORMS[1])
+    """Whether networks can be trained on class vectors (n_classes, d_a) as they are: the median norm decides.
+
+    A scale is off for all classes or for none; a single class may well have few attributes, or none.
+    """
+    return bool(USUAL_NORMS[0] <= np.median(np.linalg.norm(attributes, axis=1)) <= USUAL_NORMS[1])
 
 
 def choose_scaling(scaling: AttributeScaling, attributes: Floats) -> VectorScaling:
     """What ``attribute_scaling`` stands for on these class vectors (n_classes, d_a): itself, unless it is ``auto``.
 
-    Then vectors stay as they are, except where a norm lies outside ``USUAL_NORMS``, as those of counts or percentages
+    Then vectors stay as they are, except where norms lie outside ``USUAL_NORMS``, as those of counts or percentages
     do: on them a network of the published size learns nothing. They are scaled to unit norm, like the attributes that
     the field distributes, and a warning says so.
 
