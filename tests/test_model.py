@@ -1445,6 +1445,10 @@ def test_a_penalty_is_subtracted_from_the_scores_of_seen_classes(fitted: DGZ, tm
     again = DGZ.load(tmp_path / "model").add_classes([99], VECTORS[:1])
     assert again.seen_penalty_ == 0.25
     assert np.array_equal(again.decision_function(TEST_ROWS)[:, :-1], expected)
+    # Another setting counts from the next training on, and until then a file has the one in use.
+    model.set_params(seen_penalty=0.5).save(tmp_path / "same")
+    assert DGZ.load(tmp_path / "same").seen_penalty == 0.25
+    assert model.refine().seen_penalty_ == 0.5
 
 
 def test_an_automatic_penalty_is_what_folds_of_the_training_rows_say(tmp_path: Path) -> None:

@@ -434,6 +434,8 @@ class ComposedMethod(TrainedMethod):
         final = self.generator_.n_epochs
         self.history_ = [row for row in self.history_ if row.get("generator_epoch") != final]
         self.history_ += self._classifier_rows(self.classifier_.history_, final)
+        if self.seen_penalty != "auto":  # what folds said stays
+            self.seen_penalty_ = float(self.seen_penalty)
         self._set_weights()
         return self
 
@@ -444,6 +446,8 @@ class ComposedMethod(TrainedMethod):
     def _settings_in_use(self) -> dict[str, Any]:
         learned_with = as_json(self.classifier_.get_params())
         settings = super()._settings_in_use()
+        if self.seen_penalty != "auto":
+            learned_with["seen_penalty"] = self.seen_penalty_
         settings |= {name: value for name, value in learned_with.items() if name in settings}
         if self.generator is not None or as_json(self.generator_) != as_json(self._default_generator()):
             settings["generator"] = as_json(self.generator_)

@@ -77,7 +77,8 @@ def copy_backbone(bundle: str | Path, folder: str | Path) -> dict[str, str]:
     with write_folder(Path(folder) / BACKBONE, overwrite=True) as copy:
         shutil.copytree(found, copy, dirs_exist_ok=True)
     known = read_json(found / f"{BACKBONE}.json")
-    return {str(known.get("name", "unknown")): str(known.get("licence", "unknown"))}
+    told = known if isinstance(known, dict) else {}  # a training of hours must not end in an error here
+    return {str(told.get("name", "unknown")): str(told.get("licence", "unknown"))}
 
 
 def load_bundle(path: str | Path) -> GZSLData:
