@@ -102,8 +102,8 @@ class ComposedMethod(TrainedMethod):
             Vectors of the seen and of the unseen classes: an array is indexed by whole-number labels; a mapping's keys
             or a DataFrame's index are the labels.
         test : GZSLData, optional
-            Its test rows are scored after every classifier epoch, without ``seen_penalty``, for ``history_`` alone: nothing
-            is chosen by them.
+            Its test rows are scored after every classifier epoch, without ``seen_penalty``, for ``history_`` alone:
+            nothing is chosen by them.
         evaluate_every : int
             With ``test``, also train a classifier after every so many generator epochs and score that, and see how far
             the generated centres of unseen classes are from the real ones.
