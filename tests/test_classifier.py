@@ -404,7 +404,7 @@ def test_what_must_be_equal_to_train_at_once():
     assert ClassifierTraining.shape_of(tiny(), 15) != shape  # too few rows to fill a batch
     apart = {
         "weights": "free", "loss": "plain", "d_hidden": 8, "n_epochs": 3, "learning_rate": 0.02, "lr_step": 1,
-        "batch_size": 9, "resample": True, "lr_factor": 0.5, "beta_1": 0.9, "weight_decay": 0.01,
+        "batch_size": 9, "resample": True, "lr_factor": 0.5, "beta_1": 0.9, "weight_decay": 0.01, "n_members": 2,
     }  # fmt: skip
     assert {*alike, *apart} == set(tiny().get_params())
     for name, value in apart.items():
@@ -689,6 +689,7 @@ BAD = {
     "learning_rate": [-1e-4, float("nan"), "fast"],
     "lr_step": [0, -25, 2.5],
     "batch_size": [0, 2.5],
+    "n_members": [0, 2.5],
 }
 
 
@@ -704,7 +705,7 @@ def test_scikit_learns_contract():
     changed = {
         "weights": "free", "loss": "incremental", "gate": "always", "lambda_1": 0.2, "lambda_2": 0.4, "temperature": 0.1,
         "d_hidden": 8, "n_epochs": 2, "learning_rate": 0.02, "lr_step": 1, "batch_size": 9, "resample": True,
-        "lr_factor": 0.5, "beta_1": 0.9, "weight_decay": 0.01, "seen_ratio": 3.0,
+        "lr_factor": 0.5, "beta_1": 0.9, "weight_decay": 0.01, "seen_ratio": 3.0, "n_members": 2,
     }  # fmt: skip
     classifier = CosineClassifier(**changed)
     assert classifier.get_params() == changed == clone(classifier).get_params()

@@ -109,6 +109,7 @@ VARIANTS: dict[str, Settings] = {
         {"lambda_1": 3.0},  # in the first one's batch, though not beside it
     ],
     "precisions": vary("precision", "float32", "tf32"),
+    "members": [{"n_members": 2}, {}, {"n_members": 2, "lambda_1": 3.0, "n_per_class": 9}, {"n_members": 3}],
 }
 
 
@@ -123,13 +124,33 @@ def test_each_becomes_what_it_would_have_become_alone(settings: Settings) -> Non
         assert_same(one, other)
 
 
-def test_automatic_penalties_are_found_for_each() -> None:
-    settings: Settings = [{"seen_penalty": "auto", "lambda_1": 0.1}, {}, {"seen_penalty": "auto", "random_state": 1}]
+def test_what_is_open_is_found_for_each() -> None:
+    settings: Settings = [
+        {"seen_penalty": "auto", "lambda_1": 0.1},
+        {},
+        {"seen_penalty": "auto", "random_state": 1},
+        {"lambda_1": "auto"},
+        {"lambda_1": "auto", "seen_penalty": "auto"},
+    ]
     together, alone = fit_both(settings)
     for one, other in zip(together, alone, strict=True):
         assert one.seen_penalty_ == pytest.approx(other.seen_penalty_, abs=1e-4)
-    assert together[1].seen_penalty_ == 0
-    assert len({one.seen_penalty_ for one in together}) == 3
+        assert one.lambda_1_ == pytest.approx(other.lambda_1_, rel=1e-3)
+    assert together[1].seen_penalty_ == together[3].seen_penalty_ == 0
+    assert [one.lambda_1_ for one in together[:3]] == [0.1, 1.0, 1.0]
+    assert len({one.seen_penalty_ for one in together[:3]}) == 3
+
+
+def test_scores_on_the_way_have_each_models_own_penalty(tiny: GZSLData) -> None:
+    # Those with more rows are put first in training; penalties must follow them.
+    settings: Settings = [{"n_per_class": 2}, {"seen_penalty": 0.5}, {"seen_penalty": -0.5, "n_per_class": 40}]
+    together, alone = fit_both(settings, test=tiny)
+    for model in (*together, *alone):
+        final = gzsl_scores(model, tiny)
+        for name in ("acc_unseen", "acc_seen", "h", "acc_zsl"):
+            assert model.history_[-1][name] == pytest.approx(getattr(final, name))
+    assert [together[1].history_[-1]["acc_seen"], together[2].history_[-1]["acc_unseen"]] == [0, 0]
+    assert together[0].history_[-1]["acc_seen"] > 0
 
 
 @pytest.mark.parametrize("name", ["lambda_1", "gate", "seeds", "temperature", "rows per class", "scalings"])

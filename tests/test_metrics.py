@@ -563,17 +563,22 @@ def as_weights(*tasks):
 
 
 @SMALL
-@given(tasks(), st.sampled_from([1, 7, 30, 2**26]))
-def test_scores_in_training_are_those_of_gzsl_scores(task, most_scores):
+@given(tasks(), st.sampled_from([1, 7, 30, 2**26]), st.integers(-12, 12))
+def test_scores_in_training_are_those_of_gzsl_scores(task, most_scores, quarters):
     task = seen_first(task)
     members = [SimpleNamespace(**vars(task)) for _ in range(4)]
     for member, change in zip(members, (np.array, np.negative, np.fliplr, np.flipud), strict=True):
         member.scores_seen, member.scores_unseen = change(task.scores_seen), change(task.scores_unseen)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "_MOST_SCORES", most_scores)
-        found = as_test_rows(task).scores(as_weights(*members))
+        # The members' penalties differ; without any, none is given.
+        penalties = torch.tensor([quarters / 4, 0, -quarters / 4, quarters / 2])
+        found = as_test_rows(task).scores(as_weights(*members), penalties if quarters else None)
     assert set(found) == {"acc_unseen", "acc_seen", "h", "acc_zsl"}
-    expected = [metrics.gzsl_scores(*as_model_and_data(member)) for member in members]
+    expected = [
+        metrics.gzsl_scores(*as_model_and_data(member), seen_penalty=penalty)
+        for member, penalty in zip(members, penalties.tolist(), strict=True)
+    ]
     for name, values in found.items():
         assert values.shape == (4,)
         assert values.dtype == torch.double

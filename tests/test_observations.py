@@ -38,7 +38,7 @@ def small_data(rows_of_unseen=ROWS_OF_UNSEEN):
 class FakeModel:
     """Generated rows spread around given centres, one for each class id; raw rows are halved on their way in."""
 
-    n_per_class, temperature, lambda_1, weights, seed_ = 5, 0.3, 0.2, "mapped", 7
+    n_per_class, temperature, lambda_1_, weights, seed_ = 5, 0.3, 0.2, "mapped", 7
 
     def __init__(self, data, centers, *, named=False):
         labels = np.array(data.class_names) if named else np.arange(data.n_classes)
@@ -286,7 +286,7 @@ def slow_gradients(model, data, random_state=0):
                 sizes[of_seen] += np.linalg.norm(total)
         return sizes[True] / sum(sizes.values())
 
-    expected["seen_share_of_push"] = share(model.lambda_1)
+    expected["seen_share_of_push"] = share(model.lambda_1_)
     return expected | {f"seen_share_of_push_at_{value:g}": share(value) for value in (0, 0.01, 0.1, 1, 10)}
 
 
@@ -325,7 +325,7 @@ def test_a_wrong_formula_leaves_a_gap(data, monkeypatch):
 @pytest.mark.parametrize("lambda_1", [0.0, 1.0, 4.0])
 def test_the_models_own_lambda_is_used(data, lambda_1):
     model = FakeModel(data, real_centers(data))
-    model.lambda_1 = lambda_1
+    model.lambda_1_ = lambda_1
     found = observations.gradients(model, data)
     assert found["seen_share_of_push"] == pytest.approx(slow_gradients(model, data)["seen_share_of_push"], rel=1e-3)
     assert found["equation_7_gap"] < 1e-12

@@ -3,18 +3,24 @@
 import functools
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from conftest import damage
-from dgz import training
+from dgz import DGZ, fit_many, training
 from dgz.errors import DataError, DGZError
 from dgz.nets import MLP, ClassStandardisation, initialise
-from dgz.training import Checkpoints, Trainee, random_stream, train
+from dgz.progress import Progress
+from dgz.training import Checkpoints, Trainee, random_stream, train, watching
 
 CPU = torch.device("cpu")
 
@@ -427,6 +433,205 @@ def test_progress_of_a_resumed_training_starts_where_it_stopped(monkeypatch, cap
     train("toy", Toy(), 5, checkpoints=Checkpoints(tmp_path, "a", every=0), verbose=True)
     counts = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
     assert counts == ["3", "4", "5"]
+
+
+# --- Observers.
+def watched(n_epochs=3, trainee=None, **options):
+    """What an observer was told, and the history of the same training."""
+    told = []
+    with watching(lambda *what: told.append(what)):
+        history = train("toy", trainee or Toy(), n_epochs, **options)
+    return told, history
+
+
+def test_an_observer_is_told_each_row_of_the_history():
+    told, history = watched(after_epoch=lambda epoch: {"h": torch.tensor(epoch / 10)})
+    assert [(stage, epoch) for stage, epoch, _ in told] == [("toy", 1), ("toy", 2), ("toy", 3)]
+    assert [{"epoch": epoch, **row} for _, epoch, row in told] == history
+    assert set(told[0][2]) == {"loss", "judge loss", "h"}
+
+
+def test_an_observer_is_told_at_once():
+    epochs = []
+    toy = Toy()
+    with watching(lambda stage, epoch, row: epochs.append((epoch, len(toy.losses)))):
+        train("toy", toy, 3)
+    assert epochs == [(1, 3), (2, 6), (3, 9)]
+
+
+def test_watching_changes_nothing():
+    plain, seen = Toy(), Toy()
+    history = train("toy", plain, 4)
+    assert watched(4, seen)[1] == history
+    assert state(seen) == state(plain)
+
+
+def test_all_observers_are_told_the_outermost_first_and_each_owns_its_row():
+    told = []
+
+    def spoil(stage, epoch, row):
+        told.append(("outer", epoch, dict(row)))
+        row.clear()
+
+    with watching(spoil):
+        with watching(lambda stage, epoch, row: told.append(("inner", epoch, row))):
+            history = train("toy", Toy(), 2)
+        train("toy", Toy(), 1)
+    train("toy", Toy(), 1)
+    assert [who[:2] for who in told] == [("outer", 1), ("inner", 1), ("outer", 2), ("inner", 2), ("outer", 1)]
+    assert [{"epoch": epoch, **row} for who, epoch, row in told if who == "inner"] == history
+
+
+def test_what_is_trained_inside_an_epoch_is_in_its_row_alone():
+    told, _ = watched(2, after_epoch=lambda epoch: {"classifier": train("classifier", Toy(seed=epoch), 2)})
+    assert [(stage, epoch) for stage, epoch, _ in told] == [("toy", 1), ("toy", 2)]
+    assert told[1][2]["classifier"] == train("classifier", Toy(seed=2), 2)
+
+
+def test_a_part_is_called_so():
+    told = []
+    with watching(lambda stage, *_: told.append(stage)), training.part("fold 1"):
+        train("toy", Toy(), 1)
+        with training.part("again"):
+            train("toy", Toy(), 1)
+    assert told == ["fold 1/toy", "fold 1/again/toy"]
+
+
+@pytest.mark.parametrize(("places", "factors"), [((0, 1), (1, 2)), ((1, 0), (2, 1))])
+def test_several_trained_at_once_are_told_in_the_order_they_were_given_in(places, factors):
+    pair = Pair()
+    pair.places = places
+    told, history = watched(2, pair)
+    plain = train("toy", Toy(), 2)
+    for (_, _, row), alone, kept in zip(told, plain, history, strict=True):
+        assert row["loss"] == [factor * alone["loss"] for factor in factors]
+        assert kept["loss"] == [alone["loss"], 2 * alone["loss"]]
+
+
+def test_epochs_from_before_an_interruption_are_told_again(tmp_path):
+    checkpoints = functools.partial(Checkpoints, tmp_path, "a", every=0)
+    with pytest.raises(InterruptedError):
+        train("toy", Toy(), 4, after_epoch=stop_at(3), checkpoints=checkpoints())
+    told, history = watched(4, Toy(), checkpoints=checkpoints())
+    assert [{"epoch": epoch, **row} for _, epoch, row in told] == history
+    assert [epoch for _, epoch, _ in told] == [1, 2, 3, 4]
+
+
+def test_other_threads_are_not_watched():
+    told = []
+    with watching(lambda *what: told.append(what)), ThreadPoolExecutor(1) as pool:
+        pool.submit(train, "toy", Toy(), 1).result()
+    assert told == []
+
+
+class PrunedError(Exception):
+    """What an observer ends a training with."""
+
+
+def prune_at(at_stage, at_epoch):
+    def observer(stage, epoch, row):
+        if (stage, epoch) == (at_stage, at_epoch):
+            raise PrunedError("enough")
+
+    return observer
+
+
+def test_an_observers_error_ends_the_training_as_it_is_and_closes_the_bar(monkeypatch, tmp_path):
+    closed = []
+
+    class Bar(Progress):
+        def __exit__(self, *why):
+            closed.append(why[0])
+            super().__exit__(*why)
+
+    monkeypatch.setattr(training, "Progress", Bar)
+    toy, checkpoints = Toy(), Checkpoints(tmp_path, "a", every=0)
+    with pytest.raises(PrunedError, match=r"^enough$"), watching(prune_at("toy", 2)):
+        train("toy", toy, 5, checkpoints=checkpoints, verbose=True)
+    assert (closed, toy.epochs) == ([PrunedError], [1, 2])
+    assert len(checkpoints.restore("toy", Toy())) == 2
+    assert watched(1)[0][0][1] == 1  # and nobody is left watching from before
+
+
+@pytest.mark.parametrize("stage", ["generator", "classifier"])
+@pytest.mark.parametrize("was_fitted", [False, True])
+def test_a_model_whose_training_an_observer_ended_is_not_fitted(tiny, stage, was_fitted):
+    model = DGZ.without_generator(n_epochs=3, generator__n_epochs=3, d_hidden=4, generator__hidden=(4,), device="cpu")
+    known = (tiny.x_train, tiny.y_train, tiny.attributes)
+    if was_fitted:
+        model.fit(*known)
+    with pytest.raises(PrunedError), watching(prune_at(stage, 2)):
+        model.fit(*known)
+    with pytest.raises(NotFittedError):
+        model.predict(tiny.x_test_seen)
+    again, fresh = model.fit(*known), clone(model).fit(*known)
+    assert again.history_ == fresh.history_
+    assert again.weights_.tobytes() == fresh.weights_.tobytes()
+
+
+def test_a_models_stages_are_told_as_its_history_has_them(tiny):
+    told = []
+    model = DGZ.without_generator(n_epochs=2, generator__n_epochs=3, d_hidden=4, generator__hidden=(4,), device="cpu")
+    known = {"X": tiny.x_train, "y": tiny.y_train, "attributes": tiny.attributes, "test": tiny}
+    with watching(lambda stage, epoch, row: told.append({"stage": stage, "epoch": epoch, **row})):
+        model.fit(**known)
+    assert told == [{k: v for k, v in row.items() if k != "generator_epoch"} for row in model.history_]
+    assert clone(model).fit(**known).history_ == model.history_
+
+
+def test_what_is_chosen_on_folds_is_told_as_such(tiny):
+    told = []
+    model = DGZ.without_generator(n_epochs=1, generator__n_epochs=1, d_hidden=4, generator__hidden=(4,), device="cpu")
+    with watching(lambda stage, *_: told.append(stage)):
+        model.set_params(seen_penalty="auto").fit(tiny.x_train, tiny.y_train, tiny.attributes)
+    folds = [f"fold {k}/{stage}" for k in (1, 2, 3) for stage in ("generator", "classifier")]
+    assert told == [*folds, "generator", "classifier"]
+
+
+def test_models_fitted_at_once_have_a_number_each_in_their_order(tiny):
+    # The second learns from more rows, so that it is put first inside.
+    settings = {"n_epochs": 2, "generator__n_epochs": 1, "d_hidden": 4, "generator__hidden": (4,), "batch_size": 8}
+    models = [DGZ.without_generator(n_per_class=n, device="cpu", **settings) for n in (2, 50)]
+    told = []
+    with watching(lambda stage, epoch, row: told.append((stage, row))):
+        fit_many(models, tiny.x_train, tiny.y_train, tiny.attributes, test=tiny)
+    rows = [row for stage, row in told if stage == "classifier"]
+    assert len(rows) == 2
+    for k, model in enumerate(models):
+        own = [row for row in model.history_ if row["stage"] == "classifier"]
+        assert [{name: values[k] for name, values in row.items()} for row in rows] == [
+            {name: row[name] for name in ("loss", "acc_unseen", "acc_seen", "h", "acc_zsl")} for row in own
+        ]
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_a_gpu_is_waited_for_after_each_epoch_only_where_someone_watches(monkeypatch, is_watched):
+    class Elsewhere(Toy):
+        """A toy that claims to be on a GPU."""
+
+        @property
+        def rng(self):
+            return SimpleNamespace(device=SimpleNamespace(type="cuda"))
+
+        @rng.setter
+        def rng(self, stream):
+            self.stream = stream
+
+        def step(self):
+            return {"loss": torch.rand((), generator=self.stream)}
+
+    def epoch(trainee):
+        return training._Numbers.of(trainee.mean_losses(trainee.step()) | trainee.measure())
+
+    read, ones = [], torch.ones
+    monkeypatch.setattr(training, "_epoch", epoch)
+    monkeypatch.setattr(training, "_PATIENCE", 1000.0)
+    monkeypatch.setattr(training.torch, "ones", lambda *size, device=None, **more: ones(*size, **more))
+    monkeypatch.setattr(training, "_read", lambda unread, real=training._read: read.append(len(unread)) or real(unread))
+    with watching(lambda *_: None) if is_watched else nullcontext():
+        history = train("toy", Elsewhere(), 5)
+    assert read == ([1] * 5 if is_watched else [5])
+    assert [row["epoch"] for row in history] == [1, 2, 3, 4, 5]
 
 
 # --- Checkpoints.

@@ -63,6 +63,11 @@ def prepared(x: Tensor, weights: Weights) -> Tensor:
     return nn.functional.pad(x, (0, 1), value=1.0) if weights == "linear" else normalize(x)
 
 
+def member_name(number: int) -> str:
+    """What the names of random streams of a member end in: nothing for the first, which is as if it were alone."""
+    return f" {number + 1}" if number else ""
+
+
 class CosineClassifier(BaseEstimator):  # type: ignore[misc]
     """Cosine classifier over seen and unseen classes, Eq. (9), (10).
 
@@ -98,13 +103,16 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         Adam's.
     seen_ratio : float
         Of the ``adjusted`` loss: how much likelier the seen classes are, together, than the unseen ones (r).
+    n_members : int
+        How many such classifiers are trained, at once, each from a start of its own; a row's score is the mean of
+        theirs.
 
     Attributes
     ----------
     net_ : Module
-        Class vectors to weights.
+        Class vectors to weights; of several members, all of them at once.
     history_ : list of dict
-        Loss of each epoch.
+        Loss of each epoch; of several members, the mean.
     """
 
     def __init__(
@@ -126,6 +134,7 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         beta_1: float = 0.5,
         weight_decay: float = 0.0,
         seen_ratio: float = 1.0,
+        n_members: int = 1,
     ) -> None:
         self.weights = weights
         self.loss = loss
@@ -143,6 +152,7 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         self.beta_1 = beta_1
         self.weight_decay = weight_decay
         self.seen_ratio = seen_ratio
+        self.n_members = n_members
 
     def fit(
         self,
@@ -163,34 +173,37 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         """
         training = ClassifierTraining([self], x, y, attributes, seen, seeds=[seed], precision=precision)
         # In use meanwhile: it shares its values with the network in training.
-        self.net_ = training.members[0]
+        self.net_ = training.net if self.n_members > 1 else training.members[0]
         training.run(after_epoch=after_epoch, checkpoints=checkpoints, verbose=verbose)
         return self
 
     def build(self, n_classes: int, d_a: int, d_x: int, rng: torch.Generator) -> Self:
         """Make the untrained net for ``n_classes`` class vectors of width ``d_a`` and features of width ``d_x``."""
-        net: nn.Module
-        if self.weights == "mapped":
-            net = MLP([d_a], [self.d_hidden, d_x])
-        elif self.weights == "free":
-            net = FreeWeights(n_classes, d_x)
-        elif self.weights == "linear":
-            net = LinearWeights(n_classes, d_x)
-        else:
-            net = ClassNormalisedMapper(d_a, self.d_hidden, d_x)
-        self.net_ = initialise(net, rng)
+        nets = [initialise(self._new_net(n_classes, d_a, d_x), rng) for _ in range(self.n_members)]
+        self.net_ = stack(nets) if self.n_members > 1 else nets[0]
         return self
+
+    def _new_net(self, n_classes: int, d_a: int, d_x: int) -> nn.Module:
+        if self.weights == "mapped":
+            return MLP([d_a], [self.d_hidden, d_x])
+        if self.weights == "free":
+            return FreeWeights(n_classes, d_x)
+        if self.weights == "linear":
+            return LinearWeights(n_classes, d_x)
+        return ClassNormalisedMapper(d_a, self.d_hidden, d_x)
 
     @torch.no_grad()
     def class_weights(self, attributes: Tensor) -> Tensor:
         """Weights of the classes with the vectors ``attributes`` (C, d_a): (C, d_x) of unit norm.
 
-        Linear ones are (C, d_x + 1), of any norm, with the bias in the last column.
+        Linear ones are (C, d_x + 1), of any norm, with the bias in the last column. Those of several members are the
+        mean of theirs: scores are linear in weights, so the mean of weights gives the mean of scores.
         """
         was_training = self.net_.training
         weights: Tensor = self.net_.eval()(attributes)
         self.net_.train(was_training)
-        return weights if self.weights == "linear" else normalize(weights)
+        weights = weights if self.weights == "linear" else normalize(weights, dim=-1)
+        return weights.mean(0) if self.n_members > 1 else weights
 
     def check(self) -> None:
         """Raise a sentence about the first setting that cannot be used."""
@@ -201,28 +214,32 @@ class CosineClassifier(BaseEstimator):  # type: ignore[misc]
         require_at_least(1e-12, temperature=self.temperature, learning_rate=self.learning_rate)
         require_at_least(1e-12, seen_ratio=self.seen_ratio)
         require_count(n_epochs=self.n_epochs, batch_size=self.batch_size, d_hidden=self.d_hidden)
+        require_count(n_members=self.n_members)
         require_count(lr_step=1 if self.lr_step is None else self.lr_step)
 
 
 class ClassifierTraining(Trainee):
     """Training of one classifier, or of several at once as one batched computation.
 
-    Every member learns on its own: with its own seed, rows, λ1, λ2, temperature and gate, it becomes what it would have
-    become alone, up to rounding. What decides the shape of a step must be the same for all (:meth:`shape_of`).
+    Every one learns on its own: with its own seed, rows, λ1, λ2, temperature and gate, it becomes what it would have
+    become alone, up to rounding. What decides the shape of a step must be the same for all (:meth:`shape_of`). Those
+    that have several members are trained as so many, each from a start and in an order of its own.
 
     Parameters
     ----------
     classifiers : sequence of CosineClassifier
-        The K members' settings.
+        Their settings.
     x, y : (n, d_x), (n,)
         Rows of all members and their classes.
     attributes, seen : (C, d_a), (C,) bool
-    rows : sequence of (n_k,) integers, optional
-        Which rows of ``x`` each member learns from; all by default.
+    rows : sequence of (n_k,) or (n_members, n_k) integers, optional
+        Which rows of ``x`` each classifier, or each member of it, learns from; all by default.
     seeds : sequence of int
     precision : {"float32", "tf32", "bf16"}
     test_rows : TestRows, optional
-        On which all members are scored after each epoch.
+        On which all classifiers are scored after each epoch.
+    seen_penalties : sequence of float, optional
+        What each classifier's scores of seen classes are lowered by for that; nothing by default.
     """
 
     steps_alike = False  # each has its own rows
@@ -239,16 +256,24 @@ class ClassifierTraining(Trainee):
         seeds: Sequence[int],
         precision: Precision = "float32",
         test_rows: TestRows | None = None,
+        seen_penalties: Sequence[float] | None = None,
     ) -> None:
         for classifier in classifiers:
             classifier.check()
         every = torch.arange(len(x), device=x.device)
         chosen = [every] * len(classifiers) if rows is None else list(rows)
-        # Members with more rows make more steps; put first, those that still step are always the first few.
-        self.places = sorted(range(len(chosen)), key=lambda k: -len(chosen[k]))
-        self.classifiers = [classifiers[k] for k in self.places]
-        self.rows, self.seeds = [chosen[k] for k in self.places], [seeds[k] for k in self.places]
-        self.kind, self.precision, self.test_rows = self.classifiers[0], precision, test_rows
+        # Those with more rows make more steps; put first, those that still step are always the first few.
+        self.places = sorted(range(len(chosen)), key=lambda k: -chosen[k].shape[-1])
+        self.kind, self.precision, self.test_rows = classifiers[0], precision, test_rows
+        self.seen_penalty: Tensor | None = None
+        if seen_penalties is not None and any(seen_penalties):
+            self.seen_penalty = torch.tensor([seen_penalties[k] for k in self.places], device=x.device)
+        self.n_each = self.kind.n_members
+        # From here on, members: those of one classifier stand together.
+        each = [(k, i) for k in self.places for i in range(self.n_each)]
+        self.classifiers = [classifiers[k] for k, _ in each]
+        self.rows = [chosen[k].expand(self.n_each, -1)[i] for k, i in each]
+        self.seeds = [(seeds[k], member_name(i)) for k, i in each]
         self.x, self.y, self.attributes, self.seen = prepared(x, self.kind.weights), y, attributes, seen
         self._build(x.shape[1])
         self._plan()
@@ -265,8 +290,11 @@ class ClassifierTraining(Trainee):
         """The members' networks as one, and an optimizer that moves each member of it on its own."""
         (n_classes, d_a), device = self.attributes.shape, self.x.device
         starts = [
-            clone(classifier).build(n_classes, d_a, d_x, random_stream(seed, "classifier's start")).net_
-            for classifier, seed in zip(self.classifiers, self.seeds, strict=True)
+            clone(classifier)
+            .set_params(n_members=1)
+            .build(n_classes, d_a, d_x, random_stream(seed, f"classifier's start{member}"))
+            .net_
+            for classifier, (seed, member) in zip(self.classifiers, self.seeds, strict=True)
         ]
         self.net = stack(starts).to(device).train()
         self.start = [values.clone() for values in self.net.state_dict().values()]
@@ -292,7 +320,7 @@ class ClassifierTraining(Trainee):
         self.n_steps, self.step_counts = counts[0], torch.tensor(counts, device=device)
         self.n_active = [sum(step < count for count in counts) for step in range(self.n_steps)]
         self.order = torch.zeros(len(counts), self.n_steps, self.batch_size, dtype=torch.long, device=device)
-        self.streams = [random_stream(seed, "classifier", device) for seed in self.seeds]
+        self.streams = [random_stream(seed, f"classifier{member}", device) for seed, member in self.seeds]
         self.rng = self.streams[0]
         self.by_class = [_RowsByClass(self.y[rows]) for rows in self.rows] if self.kind.resample else None
 
@@ -371,17 +399,23 @@ class ClassifierTraining(Trainee):
     ) -> list[CosineClassifier]:
         """Train; gives the fitted classifiers, in the order they were given in.
 
-        ``after_epoch`` may give one number for each of ``members``, as a tensor or list of length K.
+        ``after_epoch`` may give one number for each classifier, as a tensor or list.
         """
         history = train(
             "classifier", self, self.kind.n_epochs, after_epoch=after_epoch, checkpoints=checkpoints, verbose=verbose
         )
-        for k, classifier in enumerate(self.classifiers):
-            classifier.net_ = unstack(self.net, k).eval()
+        finished = self.classifiers[:: self.n_each]
+        for k, classifier in enumerate(finished):
+            of_it = [unstack(self.net, k * self.n_each + i) for i in range(self.n_each)]
+            classifier.net_ = (stack(of_it) if self.n_each > 1 else of_it[0]).eval()
             classifier.history_ = [
                 {name: value[k] if isinstance(value, list) else value for name, value in row.items()} for row in history
             ]
-        return [self.classifiers[self.places.index(k)] for k in range(len(self.places))]
+        return [finished[self.places.index(k)] for k in range(len(self.places))]
+
+    def _by_classifier(self, values: Tensor) -> Tensor:
+        """What is known of members (K, ...), as means over those of each classifier."""
+        return values if self.n_each == 1 else values.view(-1, self.n_each, *values.shape[1:]).mean(1)
 
     @torch.no_grad()
     def class_weights(self) -> Tensor:
@@ -457,17 +491,20 @@ class ClassifierTraining(Trainee):
         return loss, (of_unit - (of_unit * unit).sum(-1, keepdim=True) * unit) / norms
 
     def mean_losses(self, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Means over each member's own steps."""
-        return {name: total / self.step_counts for name, total in totals.items()}
+        """Means over each one's own steps."""
+        return {name: self._by_classifier(total / self.step_counts) for name, total in totals.items()}
 
     def measure(self) -> dict[str, Tensor]:
-        """Whether each member is finite, and its test scores where there are test rows."""
+        """Whether each classifier is finite, and its test scores where there are test rows."""
         with multiplying("float32", self.x.device):
             weights = self.class_weights()
             # What is not finite in a network is not so in its output, unless a ReLU at its end hides it; nor in a sum.
             values = [weights, *(self.net.state_dict().values() if self.kind.weights == "class_normalised" else ())]
-            found = {SOUND: torch.stack([part.flatten(1).sum(1) for part in values]).isfinite().all(0)}
-            return found if self.test_rows is None else found | self.test_rows.scores(weights)
+            sums = torch.stack([self._by_classifier(part.flatten(1).sum(1)) for part in values])
+            found = {SOUND: sums.isfinite().all(0)}
+            if self.test_rows is not None:
+                found |= self.test_rows.scores(self._by_classifier(weights), self.seen_penalty)
+            return found
 
 
 class _RowsByClass:

@@ -1,84 +1,31 @@
-"""Class level, instance level and classifier composed into one scikit-learn classifier: DGZ's frame, and many rivals'.
+"""Class level, instance level and classifier composed into one scikit-learn classifier: DGZ, and many rivals.
 
 In come features, labels and one vector per class; out come predictions over all classes, with or without training rows.
 A fitted model takes on new classes from their vectors alone, where its classifier's weights come from class vectors.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
-from dgz.classifier import ClassifierTraining, CosineClassifier, Weights, prepared
-from dgz.data import GZSLData, validation_folds
-from dgz.data.dataset import Floats, Ints, as_floats, first_bad_row, listing
-from dgz.errors import DGZError, one_line, require_at_least, require_number_or_auto
+from dgz.classifier import ClassifierTraining, CosineClassifier
+from dgz.data.dataset import Floats, as_floats, first_bad_row, listing
+from dgz.errors import DGZError, one_line, require_at_least
 from dgz.estimator import Arrays, Labels, as_json
-from dgz.generators import ClassGenerator, generator_of
-from dgz.instances import Distribution, check_instances, synthesise
-from dgz.losses import Gate, Loss
-from dgz.metrics import best_penalty, decide, mean_penalty, seen_unseen_curve
+from dgz.frame import Frame
+from dgz.generators import generator_of
+from dgz.many import choose_on_folds
 from dgz.nets import FreeWeights
-from dgz.task import Task
-from dgz.trained import TrainedMethod
-from dgz.training import Checkpoints, Row, multiplying, pick_device, random_stream
-
-_N_FOLDS = 3  # of the training rows, for what is chosen on them
+from dgz.training import Checkpoints, Row, pick_device, random_stream
 
 
-class ComposedMethod(TrainedMethod):
-    """A generator, a distribution of rows round what it places, and a classifier; a method adds its settings.
-
-    Attributes
-    ----------
-    weights_ : array of shape (n_classes, d_x)
-        The classifier's weights, of unit norm; ``linear`` ones of any norm, with a column for the bias.
-    generator_, classifier_ : fitted stages
-    seen_penalty_ : float
-        What is subtracted from the scores of seen classes: ``seen_penalty``, or what folds say.
-    """
-
-    _learned_last = "weights_"
-    # What a method's constructor sets, or its class.
-    generator: ClassGenerator | None
-    distribution: Distribution
-    n_per_class: int
-    small_std: float
-    large_std: float
-    weights: Weights
-    loss: Loss
-    gate: Gate
-    lambda_1: float
-    lambda_2: float
-    temperature: float
-    d_hidden: int
-    n_epochs: int
-    learning_rate: float
-    lr_step: int | None
-    batch_size: int
-    resample: bool
-    lr_factor = 0.1
-    beta_1 = 0.5
-    weight_decay = 0.0
-    seen_ratio = 1.0
-    seen_penalty: float | Literal["auto"] = 0.0
-
-    @staticmethod
-    @abstractmethod
-    def _default_generator() -> ClassGenerator:
-        """The generator of the method, with its default settings."""
-
-    @classmethod
-    def _with_parts(cls) -> Self:
-        return cls(generator=cls._default_generator())
+class ComposedMethod(Frame):
+    """A method of three parts that learns, takes on classes, and is written to files; a method adds its settings."""
 
     # --- Learning.
     def fit(
@@ -102,8 +49,7 @@ class ComposedMethod(TrainedMethod):
             Vectors of the seen and of the unseen classes: an array is indexed by whole-number labels; a mapping's keys
             or a DataFrame's index are the labels.
         test : GZSLData, optional
-            Its test rows are scored after every classifier epoch, without ``seen_penalty``, for ``history_`` alone:
-            nothing is chosen by them.
+            Its test rows are scored after every classifier epoch for ``history_`` alone: nothing is chosen by them.
         evaluate_every : int
             With ``test``, also train a classifier after every so many generator epochs and score that, and see how far
             the generated centres of unseen classes are from the real ones.
@@ -115,7 +61,9 @@ class ComposedMethod(TrainedMethod):
         self.check()
         require_at_least(0, evaluate_every=evaluate_every)
         X, positions = self._take(X, y, attributes)
-        self.seen_penalty_ = self._choose_penalty(X, positions, checkpoint_folder)
+        choose_on_folds(
+            [self], X, positions, self.attributes_, checkpoint_folder=checkpoint_folder, verbose=self.verbose
+        )
         task = self._prepare(X, positions, test)
         checkpoints = None
         if checkpoint_folder is not None:
@@ -127,12 +75,11 @@ class ComposedMethod(TrainedMethod):
         def classify(checkpoints: Checkpoints | None = None, verbose: bool = False) -> CosineClassifier:
             nonlocal classifying
             embedded = task.embedded(generator, self.seed_)
-            pseudo_x, pseudo_y = self._synthesise(embedded)
             if classifying is None or generator.embeds:
-                x, y = torch.cat([embedded.x, pseudo_x]), torch.cat([embedded.y, pseudo_y])
-                classifying = self._classifier_training([self._new_classifier()], embedded, x, y, seeds=[self.seed_])
+                classifying = self._begin_classifier(embedded)
             else:
-                classifying.restart(len(task.x), pseudo_x)  # what was captured stays
+                pseudo = [self._synthesise(embedded, member)[0] for member in range(self.n_members)]
+                classifying.restart(len(task.x), torch.cat(pseudo))  # what was captured stays
             return classifying.run(checkpoints=checkpoints, verbose=verbose)[0]
 
         def evaluate(epoch: int) -> Row:
@@ -154,109 +101,6 @@ class ComposedMethod(TrainedMethod):
         self._finish(classify(checkpoints, self.verbose))
         self._rows = (X, self.classes_[positions])  # what a refinement trains on again; never saved
         return self
-
-    def _choose_penalty(self, X: Floats, positions: Ints, checkpoint_folder: str | Path | None) -> float:
-        """The penalty on seen classes: as given, or the mean of those with the best H on leak-free folds."""
-        if self.seen_penalty != "auto":
-            return float(self.seen_penalty)
-        found = []
-        for k, fold in enumerate(penalty_folds(X, positions, self.attributes_)):
-            own = None if checkpoint_folder is None else Path(checkpoint_folder) / f"fold-{k}"
-            model = clone(self).set_params(seen_penalty=0.0)
-            model.fit(fold.x_train, fold.y_train, fold.attributes, checkpoint_folder=own)
-            found.append(fold_penalty(model, fold))
-        return mean_penalty(found)
-
-    def _synthesise(self, task: Task) -> tuple[Tensor, Tensor]:
-        """Pseudo rows of the unseen classes, and their classes."""
-        unseen = torch.nonzero(~task.seen).squeeze(1)
-        if not len(unseen):
-            return task.x[:0], task.y[:0]
-        rng = random_stream(self.seed_, "instances", task.x.device)
-        residuals = task.x[:0] if self.distribution == "generated" else task.residuals
-        pseudo_x, pseudo_y = self._spread(task.vectors[unseen], residuals, rng, self.n_per_class)
-        return pseudo_x, unseen[pseudo_y]
-
-    def _spread(
-        self, vectors: Tensor, residuals: Tensor, rng: torch.Generator, n_per_class: int
-    ) -> tuple[Tensor, Tensor]:
-        """Rows of the classes with the given vectors, by the generator and the distribution in use."""
-        with multiplying(self.precision, vectors.device):
-            x, y = synthesise(
-                self.generator_,
-                vectors,
-                residuals,
-                rng,
-                n_per_class=n_per_class,
-                distribution=self.distribution,
-                small_std=self.small_std,
-                large_std=self.large_std,
-            )
-        return x.float(), y
-
-    def _classifier_training(
-        self, classifiers: list[CosineClassifier], task: Task, x: Tensor, y: Tensor, **options: Any
-    ) -> ClassifierTraining:
-        options |= {"precision": self.precision, "test_rows": task.test_rows(self.weights)}
-        return ClassifierTraining(classifiers, x, y, task.vectors, task.seen, **options)
-
-    def _finish(self, classifier: CosineClassifier) -> None:
-        """Take over a trained classifier, and the history of all training."""
-        self.classifier_ = classifier
-        self.history_ = []
-        for row in self.generator_.history_:
-            inner = row.get("classifier", [])
-            own = {name: value for name, value in row.items() if name != "classifier"}
-            self.history_ += [{"stage": "generator", **own}, *self._classifier_rows(inner, row["epoch"])]
-        self.history_ += self._classifier_rows(classifier.history_, self.generator_.n_epochs)
-        self._set_weights()
-
-    def check(self) -> None:
-        """Raise a sentence about the first setting that cannot be used; ``fit`` does so before any work."""
-        generator = self._new_generator()
-        generator.check()
-        check_instances(generator, self.n_per_class, self.distribution, self.small_std, self.large_std)
-        self._new_classifier().check()
-        require_number_or_auto(seen_penalty=self.seen_penalty)
-        super().check()
-
-    def _new_generator(self) -> ClassGenerator:
-        return self._default_generator() if self.generator is None else clone(self.generator)
-
-    def _new_classifier(self) -> CosineClassifier:
-        return CosineClassifier(**{name: getattr(self, name) for name in CosineClassifier().get_params()})
-
-    @staticmethod
-    def _classifier_rows(history: list[Row], generator_epoch: int) -> list[Row]:
-        """Rows of ``history_`` from a classifier's own: which stage, and how long its generator had trained."""
-        return [{"stage": "classifier", "generator_epoch": int(generator_epoch), **row} for row in history]
-
-    def _set_weights(self) -> None:
-        device = next(self.classifier_.net_.parameters()).device
-        self.weights_ = self.classifier_.class_weights(self._vectors(device)).cpu().numpy()
-
-    def _scores(self, X: Floats) -> npt.NDArray[np.floating[Any]]:
-        rows = prepared(torch.tensor(self._embed(X)), self.classifier_.weights)
-        scores: npt.NDArray[np.floating[Any]] = rows.numpy() @ self.weights_.T
-        if self.seen_penalty_:
-            scores[:, self.seen_] -= np.float32(self.seen_penalty_)
-        return scores
-
-    # --- Rows in the classifier's space.
-    def embed(self, X: Any) -> Floats:
-        """The rows ``X`` (n, d_x) as generator and classifier see them: scaled, and in the generator's own space."""
-        check_is_fitted(self)
-        X = as_floats(X, "X")
-        if (bad := first_bad_row(X)) is not None:
-            raise DGZError(f"X must be finite, found NaN or infinity in row {bad}.")
-        return self._embed(X)
-
-    def _embed(self, X: Floats) -> Floats:
-        rows = self.scaler_.transform(X)
-        if not self.generator_.embeds:
-            return rows
-        device = next(self.generator_.net_.parameters()).device
-        return self.generator_.embed(self._on(device, rows)).cpu().numpy()
 
     def generate(self, names: Any, n_per_class: Any = 50, *, random_state: int = 0) -> tuple[Floats, Labels]:
         """Rows of classes from their vectors alone, as the classifier was given them for the unseen ones.
@@ -428,15 +272,13 @@ class ComposedMethod(TrainedMethod):
             net.to(device)
         task = self._task(rows[kept], np.searchsorted(self.classes_, labels[kept]), device)
         task = task.embedded(self.generator_, self.seed_)
-        pseudo_x, pseudo_y = self._synthesise(task)
-        x, y = torch.cat([task.x, pseudo_x]), torch.cat([task.y, pseudo_y])
-        training = self._classifier_training([self._new_classifier()], task, x, y, seeds=[self.seed_])
-        (self.classifier_,) = training.run(verbose=self.verbose)
+        (self.classifier_,) = self._begin_classifier(task).run(verbose=self.verbose)
         final = self.generator_.n_epochs
         self.history_ = [row for row in self.history_ if row.get("generator_epoch") != final]
         self.history_ += self._classifier_rows(self.classifier_.history_, final)
         if self.seen_penalty != "auto":  # what folds said stays
             self.seen_penalty_ = float(self.seen_penalty)
+        self.lambda_1_ = self.classifier_.lambda_1
         self._set_weights()
         return self
 
@@ -449,6 +291,8 @@ class ComposedMethod(TrainedMethod):
         settings = super()._settings_in_use()
         if self.seen_penalty != "auto":
             learned_with["seen_penalty"] = self.seen_penalty_
+        if self.lambda_1 == "auto":
+            del learned_with["lambda_1"]
         settings |= {name: value for name, value in learned_with.items() if name in settings}
         if self.generator is not None or as_json(self.generator_) != as_json(self._default_generator()):
             settings["generator"] = as_json(self.generator_)
@@ -456,7 +300,7 @@ class ComposedMethod(TrainedMethod):
 
     def _learned(self) -> tuple[dict[str, Any], Arrays]:
         header, arrays = super()._learned()
-        header |= {"noise": self.generator_.noise_, "seen_penalty": self.seen_penalty_}
+        header |= {"noise": self.generator_.noise_, "lambda_1": self.lambda_1_, "seen_penalty": self.seen_penalty_}
         return header, {**arrays, "weights": self.weights_}
 
     @classmethod
@@ -466,6 +310,7 @@ class ComposedMethod(TrainedMethod):
 
     def _relearn(self, header: Mapping[str, Any], arrays: Arrays) -> None:
         self.generator_, self.weights_ = self._new_generator(), arrays["weights"]
+        self.lambda_1_ = float(header["lambda_1"] if self.lambda_1 == "auto" else self.lambda_1)
         super()._relearn(header, arrays)
         self.generator_.noise_ = float(header["noise"])
         self.seen_penalty_ = float(header["seen_penalty"])
@@ -477,23 +322,6 @@ class ComposedMethod(TrainedMethod):
             raise DGZError("its classes, vectors and weights do not fit together")
         self.classifier_ = self._new_classifier()
         self.classifier_.build(n_classes, d_a, width, torch.Generator())
-
-
-def penalty_folds(X: Floats, positions: Ints, attributes: Floats) -> list[GZSLData]:
-    """Small GZSL problems made of training rows alone, on which a penalty on seen classes can be chosen."""
-    data = GZSLData(x_train=X, y_train=positions, attributes=attributes, name="the training rows")
-    if len(data.seen) == 1:
-        raise DGZError("One seen class makes no folds to choose on: give seen_penalty a value.")
-    return validation_folds(data, min(_N_FOLDS, len(data.seen)))
-
-
-def fold_penalty(model: ComposedMethod, fold: GZSLData) -> tuple[float, float]:
-    """The penalty with the best H on a fold's test rows, and that H."""
-    on_seen, on_unseen = (
-        decide(model.decision_function(x), fold.seen, fold.unseen) for x in (fold.x_test_seen, fold.x_test_unseen)
-    )
-    curve = seen_unseen_curve(on_seen, fold.y_test_seen, on_unseen, fold.y_test_unseen, fold.seen, fold.unseen)
-    return best_penalty(curve)
 
 
 def _as_rows(attributes: Any) -> Floats:

@@ -534,14 +534,20 @@ class TestRows:
             rows = _count(y, torch.ones_like(y), len(is_seen))
             shares.append(1.0 / (rows[y] * (rows > 0).sum()).double())
         self.share = torch.cat(shares)
+        self.scale = 1.0  # of scores
         if self.x.is_cuda:
             high, low = _halves(self.x)
-            self.x = torch.cat([high, low, high], dim=1)
+            self.x, self.scale = torch.cat([high, low, high], dim=1), _HALVES_SCALE**2
 
     @torch.no_grad()
-    def scores(self, weights: Tensor) -> dict[str, Tensor]:
-        """U, S, H and T1, (K,) each, of K classifiers with the weights (K, C, d); an exact tie counts as seen."""
+    def scores(self, weights: Tensor, seen_penalty: Tensor | None = None) -> dict[str, Tensor]:
+        """U, S, H and T1, (K,) each, of K classifiers with the weights (K, C, d); an exact tie counts as seen.
+
+        ``seen_penalty`` (K,) is subtracted from the scores of seen classes.
+        """
         best_seen, at_seen, best_unseen, at_unseen = self._decide(weights[:, self.order])
+        if seen_penalty is not None:
+            best_seen = best_seen - self.scale * seen_penalty[:, None]
         share = self.share * (best_seen + best_unseen).isfinite()  # NaN must never count as a right answer
         right = torch.where(best_seen >= best_unseen, at_seen, at_unseen + self.n_seen) == self.y
         earned, among_unseen = right * share, (at_unseen + self.n_seen == self.y) * share
@@ -569,11 +575,12 @@ class TestRows:
 
 def _halves(unit: Tensor) -> tuple[Tensor, Tensor]:
     """Unit vectors as sums of two float16, 64 times as large: 22 bits of an entry, at the speed of 16-bit products."""
-    scaled = 64 * unit
+    scaled = _HALVES_SCALE * unit
     high = scaled.half()
     return high, (scaled - high).half()
 
 
+_HALVES_SCALE = 64
 _MOST_SCORES = 2**26  # that exist at once: 256 MB
 
 

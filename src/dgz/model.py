@@ -46,10 +46,16 @@ class DGZ(ComposedMethod):
         Pseudo rows of each unseen class.
     small_std, large_std : float
         See :func:`~dgz.instances.synthesise`.
-    weights, loss, gate, lambda_1, lambda_2, temperature, d_hidden
+    weights, loss, gate, lambda_2, temperature, d_hidden
         Classifier: see :class:`~dgz.classifier.CosineClassifier`.
     n_epochs, learning_rate, lr_step, batch_size, resample
         How the classifier is trained: see there.
+    n_members : int
+        How many classifiers are trained, at once, each from a start and on pseudo rows of its own; a row's score is the
+        mean of theirs. On a GPU a few cost about as much as one; a fitted model of several answers as fast as one.
+    lambda_1 : float or "auto"
+        Weight of the unseen classes in the loss (λ1). ``auto`` finds it by training on three leak-free folds of the
+        training rows first, in which some seen classes play unseen: :func:`~dgz.many.choose_on_folds` says how.
     seen_penalty : float or "auto"
         Subtracted from the scores of seen classes (calibrated stacking): a higher one favours unseen classes. ``auto``
         finds it by training on three leak-free folds of the training rows first, in which some seen classes play
@@ -72,8 +78,8 @@ class DGZ(ComposedMethod):
 
     Attributes
     ----------
-    seen_penalty_ : float
-        The penalty in use.
+    lambda_1_, seen_penalty_ : float
+        λ1 and the penalty in use.
     classes_ : array of shape (n_classes,)
         All labels, sorted.
     seen_ : array of bool, shape (n_classes,)
@@ -114,7 +120,7 @@ class DGZ(ComposedMethod):
         weights: Weights = "mapped",
         loss: Loss = "revised",
         gate: Gate = "argmax_all",
-        lambda_1: float = 1.0,
+        lambda_1: float | Literal["auto"] = 1.0,
         lambda_2: float = 1.0,
         temperature: float = 0.04,
         d_hidden: int = 1024,
@@ -123,6 +129,7 @@ class DGZ(ComposedMethod):
         lr_step: int | None = 25,
         batch_size: int = 512,
         resample: bool = False,
+        n_members: int = 1,
         seen_penalty: float | Literal["auto"] = 0.0,
         feature_scaling: FeatureScaling = "minmax_l2",
         attribute_scaling: AttributeScaling = "auto",
@@ -148,6 +155,7 @@ class DGZ(ComposedMethod):
         self.lr_step = lr_step
         self.batch_size = batch_size
         self.resample = resample
+        self.n_members = n_members
         self.seen_penalty = seen_penalty
         self.feature_scaling = feature_scaling
         self.attribute_scaling = attribute_scaling

@@ -258,8 +258,9 @@ class FreeWeights(nn.Module):
     def remove(self, rows: npt.NDArray[np.int64]) -> None:
         """Forget the weights of some classes."""
         for name, values in list(self.named_parameters()):
-            kept = np.delete(np.arange(len(values)), rows)
-            setattr(self, name, nn.Parameter(values.detach()[kept]))
+            axis = values.ndim - (1 if name == "bias" else 2)  # of the classes: stacked networks have one in front
+            kept = torch.from_numpy(np.delete(np.arange(values.shape[axis]), rows))
+            setattr(self, name, nn.Parameter(values.detach().index_select(axis, kept.to(values.device))))
 
 
 class LinearWeights(FreeWeights):
@@ -345,10 +346,13 @@ def _values(net: nn.Module) -> list[Tensor]:
 
 
 def _with_values(net: Net, values: Sequence[Tensor]) -> Net:
-    twin = copy.deepcopy(net)
-    for place, value in zip((*twin.parameters(), *twin.buffers()), values, strict=True):
-        place.data = value
-    return twin
+    places = (*net.parameters(), *net.buffers())
+    # What is to be replaced is not copied first: a stack of networks can be large.
+    known = {
+        id(place): nn.Parameter(value, place.requires_grad) if isinstance(place, nn.Parameter) else value
+        for place, value in zip(places, values, strict=True)
+    }
+    return copy.deepcopy(net, known)
 
 
 def drop(values: Tensor, share: float, rng: torch.Generator) -> Tensor:

@@ -162,7 +162,7 @@ def gradients(model: ComposedMethod, data: GZSLData, *, n_rows: int = 2000, rand
     """
     x, y = _classifier_rows(model, data, n_rows, random_state)
     weights, seen = torch.tensor(model.weights_).double(), torch.tensor(model.seen_)
-    tau, lambda_1 = model.temperature, model.lambda_1
+    tau, lambda_1 = model.temperature, model.lambda_1_
     pull, push = pull_and_push(x, y, weights, tau)
     plain = _descent(x, weights, tau, lambda logits: cross_entropy(logits, y))
     weighted = _descent(x, weights, tau, lambda logits: incremental_cross_entropy(logits, y, seen, lambda_1, 1.0))

@@ -6,7 +6,7 @@ keys, its type hints say what a value may be.
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
 from types import NoneType, UnionType
@@ -134,6 +134,21 @@ def file_name(assignments: Sequence[str]) -> str:
     return re.sub(r"[^\w.,=+()\[\]-]", "-", re.sub(r"\s", "", ",".join(assignments)))
 
 
+def leaves(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in mappings of mappings, by its dotted name.
+
+    Examples
+    --------
+    >>> dict(leaves({"lambda_1": 2.0, "generator": {"n_epochs": 3}}))
+    {'lambda_1': 2.0, 'generator.n_epochs': 3}
+    """
+    if not isinstance(content, Mapping):
+        yield name, content
+        return
+    for key, value in content.items():
+        yield from leaves(value, f"{name}.{key}" if name else key)
+
+
 def _key(assignment: str) -> str:
     return assignment.partition("=")[0].strip()
 
@@ -177,7 +192,7 @@ def _expected(hint: Any) -> str:
     """What ``hint`` asks for, in words."""
     kind, inner = get_origin(hint), get_args(hint)
     if kind is Literal:
-        return f"one of {', '.join(inner)}"
+        return f"one of {', '.join(inner)}" if len(inner) > 1 else str(inner[0])
     if kind in (Union, UnionType):
         return " or ".join(map(_expected, inner))
     if kind is Sequence:

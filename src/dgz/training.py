@@ -6,12 +6,14 @@ replayed. What is random is drawn from streams that are derived from the seed an
 one stage never moves another.
 """
 
+import copy
 import hashlib
 import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -29,8 +31,11 @@ from dgz.files import write_whole
 from dgz.progress import Progress
 
 Row = dict[str, Any]
+Observer = Callable[[str, int, Row], object]
 Precision = Literal["float32", "tf32", "bf16"]
 _PATIENCE = 0.5  # seconds that a GPU may run ahead of what has been read from it
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
+_parts: ContextVar[tuple[str, ...]] = ContextVar("parts", default=())
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -185,6 +190,8 @@ class Trainee(ABC):
     steps_alike : bool
         Whether all steps of an epoch are the same but for the random numbers they draw, so that one captured step
         stands for all; otherwise the epoch is captured whole.
+    places : sequence of int
+        Of several trained at once: where each stands among those that were given.
     """
 
     networks: Mapping[str, nn.Module]
@@ -193,6 +200,7 @@ class Trainee(ABC):
     n_steps: int
     precision: Precision = "float32"
     steps_alike = True
+    places: Sequence[int] = ()
     _is_warm = False
     _captured: "_Captured | None" = None
 
@@ -383,6 +391,80 @@ def _load_state(trainee: Trainee, tensors: Mapping[str, Tensor]) -> None:
                 state[what].copy_(moment)
 
 
+@contextmanager
+def watching(observer: Observer) -> Iterator[None]:
+    """Let ``observer`` follow all training inside the block, live, whatever it is that trains.
+
+    Blocks inside one another add up: all their observers are called, the outermost first. What other threads train is
+    not followed. Following costs a GPU the time it takes to wait for each epoch's numbers; results are the same.
+
+    Parameters
+    ----------
+    observer : callable
+        Given after each epoch the stage's name, the epoch's number from 1 and its row of ``history_``, without the
+        epoch: losses and, where ``fit`` was given test rows, the scores ``acc_unseen``, ``acc_seen``, ``h`` and
+        ``acc_zsl``. It owns the row.
+
+        Stages are ``"generator"``, ``"classifier"`` and what else a method trains; those of a fold, where a setting is
+        ``"auto"``, are ``"fold 1/classifier"`` and so on. Epochs that were restored from a checkpoint are told again
+        when training goes on. A value is a number, or, of several models trained at once (:func:`~dgz.fit_many`), a
+        list with one number for each of them, in their order. Where ``evaluate_every`` has a classifier trained after
+        an epoch of the generator, all its rows are in that epoch's row as ``"classifier"``.
+
+        It may raise, which ends the training: the error comes out of ``fit`` as it is, and the model is not fitted.
+        (:func:`~dgz.fit_many` takes a ``DGZError`` for a training that broke, and goes on with the others.)
+
+    Examples
+    --------
+    >>> from dgz import DGZ, load_numbers
+    >>> data, found = load_numbers(0), []
+    >>> with watching(lambda stage, epoch, row: found.append((stage, epoch, *row))):
+    ...     model = DGZ.without_generator(n_epochs=1, generator__n_epochs=2)
+    ...     model = model.fit(data.x_train, data.y_train, data.attributes)
+    >>> found
+    [('generator', 1, 'loss'), ('generator', 2, 'loss'), ('classifier', 1, 'loss')]
+    """
+    token = _observers.set((*_observers.get(), observer))
+    try:
+        yield
+    finally:
+        _observers.reset(token)
+
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Tell observers that what is trained inside the block is only a part of the whole, such as ``"fold 1"``."""
+    token = _parts.set((*_parts.get(), name))
+    try:
+        yield
+    finally:
+        _parts.reset(token)
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Train without observers inside the block."""
+    token = _observers.set(())
+    try:
+        yield
+    finally:
+        _observers.reset(token)
+
+
+def _tell(observers: Sequence[Observer], stage: str, trainee: Trainee, row: Row) -> None:
+    """Give a row of the history to all observers, each a copy of its own."""
+    for observer in observers:
+        known = {name: _as_given(value, trainee.places) for name, value in row.items() if name != "epoch"}
+        observer("/".join((*_parts.get(), stage)), row["epoch"], known)
+
+
+def _as_given(value: Any, places: Sequence[int]) -> Any:
+    """What is known of one of several trained at once, or of each in the order they were given in."""
+    if not isinstance(value, list) or len(value) != len(places):
+        return copy.deepcopy(value)
+    return value[0] if len(value) == 1 else [value[places.index(k)] for k in range(len(value))]
+
+
 def train(
     stage: str,
     trainee: Trainee,
@@ -392,7 +474,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     verbose: bool = False,
 ) -> list[Row]:
-    """Train for ``n_epochs`` epochs, or for those that are left of them.
+    """Train for ``n_epochs`` epochs, or for those that are left of them; see :func:`watching` to follow it.
 
     Parameters
     ----------
@@ -425,17 +507,21 @@ def train(
         one = torch.ones(1, device=trainee.rng.device, requires_grad=True)
         torch.autograd.grad(one.exp(), one)
     patience = min(_PATIENCE, checkpoints.every) if checkpoints else _PATIENCE  # only what was read is kept
+    observers = _observers.get()
     unread: list[tuple[_Numbers, Row, Row]] = []
     read_at = time.monotonic()
     with Progress(stage, total=n_epochs, unit="epochs") if verbose else nullcontext() as progress:
         if progress:
             progress.advance(len(history))
+        for row in history:
+            _tell(observers, stage, trainee, row)
         for epoch in range(len(history) + 1, n_epochs + 1):
             trainee.begin_epoch(epoch)
             numbers = _epoch(trainee)
-            unread.append((numbers, {"epoch": epoch}, {} if after_epoch is None else after_epoch(epoch)))
-            # Reading waits for the device, so a GPU is left to run ahead for a while.
-            if on_gpu and epoch < n_epochs and time.monotonic() - read_at < patience:
+            with _unwatched():  # what is trained in there is in this epoch's row
+                unread.append((numbers, {"epoch": epoch}, {} if after_epoch is None else after_epoch(epoch)))
+            # Reading waits for the device, so a GPU is left to run ahead for a while, unless someone waits for it too.
+            if on_gpu and not observers and epoch < n_epochs and time.monotonic() - read_at < patience:
                 continue
             for read in _read(unread):
                 _require_finite(stage, read, checkpoints)
@@ -444,6 +530,8 @@ def train(
                 checkpoints.save(stage, trainee, history, is_last=epoch == n_epochs)
             if progress:
                 progress.advance(len(unread), note=_note(history[-1]))
+            if observers:  # then nothing but this epoch was unread
+                _tell(observers, stage, trainee, history[-1])
             unread, read_at = [], time.monotonic()
     return history
 

@@ -125,7 +125,7 @@ def test_scikit_learns_contract(kind: type[DGZ]) -> None:
 @BOTH
 def test_what_belongs_to_dgzs_classifier_is_no_parameter(kind: type[DGZ]) -> None:
     fixed = {"weights", "loss", "gate", "lambda_1", "lambda_2", "temperature", "d_hidden", "lr_step", "resample"}
-    fixed |= {"seen_penalty"}
+    fixed |= {"seen_penalty", "n_members"}
     assert set(DGZ().get_params()) - set(kind().get_params()) == fixed
     assert set(kind().get_params()) <= set(DGZ().get_params())
     for name in fixed:

@@ -212,7 +212,7 @@ def test_a_second_training_that_fails_leaves_no_model(data: GZSLData, x_test: np
         raise DGZError("no.")
 
     monkeypatch.setattr(
-        TransductiveLisGAN, "_synthesise", lambda self, task: broken() if caught else original(self, task)
+        TransductiveLisGAN, "_synthesise", lambda self, *more: broken() if caught else original(self, *more)
     )
     caught: list[bool] = []
     original = LisGAN._synthesise
