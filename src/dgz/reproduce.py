@@ -9,19 +9,22 @@ import hashlib
 import json
 import math
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from sklearn.base import clone
 
 from dgz.composed import ComposedMethod
 from dgz.data import GZSLData, load_data, validation_folds
+from dgz.data.checks import load_same, require_same
 from dgz.data.dataset import Ints, listing, says_fine_tuned
+from dgz.engines import LOCAL, Engine, LostWorkError
 from dgz.errors import DGZError, require_choice, require_count
 from dgz.estimator import GZSLClassifier
 from dgz.experiments import BrokenRunsError, run, run_many
@@ -39,7 +42,7 @@ from dgz.training import one_thread
 
 _TOY, _TOY_EPOCHS = "toy", 600
 # Settings that methods did not have when the first runs were named, with the values that those runs had.
-_ADDED_LATER = {"seen_penalty": 0.0}
+_ADDED_LATER = {"seen_penalty": 0.0, "n_members": 1}
 _QUICK = {"generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
 # The most of each setting, where a method or its generator has it. Of rows in a step, f-CLSWGAN has n_per_class by
 # default; contrastive generators compare all pairs of a step, so that large steps are slow.
@@ -62,6 +65,7 @@ def reproduce(
     seeds: int | None = None,
     features: str | None = None,
     device: str = "auto",
+    engine: Engine = LOCAL,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Item]:
     """Make all runs that items of the paper are made of, or those of them that are not there yet.
@@ -84,6 +88,8 @@ def reproduce(
         Which features file to use where a data set has several; ``res101`` by default, or the only one there is.
     device : str
         See :class:`~dgz.DGZ`.
+    engine : Engine
+        Where runs are made, see :func:`~dgz.engines.open_engine`; one group after the other in this process by default.
     say : callable
         Given a line of text about each group of runs that is finished.
 
@@ -105,7 +111,9 @@ def reproduce(
         require_count(seeds=seeds)
     library = _Library(source, features, quick)
     with Progress("runs") as progress:
-        return _carry_out(specs, library, Store(out), progress, quick=quick, seeds=seeds, device=device, say=say)
+        return _carry_out(
+            specs, library, Store(out), progress, engine, quick=quick, seeds=seeds, device=device, say=say
+        )
 
 
 def compare(
@@ -119,6 +127,7 @@ def compare(
     folds: int = 0,
     quick: bool = False,
     device: str = "auto",
+    engine: Engine = LOCAL,
     progress: Progress | None = None,
 ) -> Item:
     """Train methods on one data set, each with several seeds, or those of the runs that are not there yet.
@@ -143,6 +152,8 @@ def compare(
         With a few steps of each training: to see that it works.
     device : str
         See :class:`~dgz.DGZ`.
+    engine : Engine
+        Where runs are made, see :func:`~dgz.engines.open_engine`; one group after the other in this process by default.
     progress : Progress, optional
         What is told of finished runs; a bar by default.
 
@@ -177,7 +188,7 @@ def compare(
             what = f"{known.name} on {block.title}" if block else known.name
             raise DGZError(f"{out} holds results of something else ({what}): choose another folder.")
     with progress or Progress("runs") as shown:
-        (item,) = _carry_out([spec], library, Store(out), shown, quick=quick, seeds=seeds, device=device)
+        (item,) = _carry_out([spec], library, Store(out), shown, engine, quick=quick, seeds=seeds, device=device)
     return item
 
 
@@ -186,6 +197,7 @@ def _carry_out(
     library: "_Library | _OneDataSet",
     store: Store,
     progress: Progress,
+    engine: Engine,
     *,
     quick: bool,
     seeds: int | None,
@@ -204,12 +216,14 @@ def _carry_out(
         sentences = sorted({sentence for item, _ in planned for sentence in item.missing})
         names = listing([spec.name for spec in specs])
         raise DGZError(f"There is no data to run {names} on. {' '.join(sentences)}")
+    left = [run for run in runs.values() if not store.is_finished(run.name)]
+    workshop = _Workshop({run.source: library.load(run.source).record() for run in left if run.source is not None})
+    if left:  # before anything is written: a machine that lacks the data could not make its part
+        engine.check_nodes(require_same, list(map(workshop.known, workshop.planned)))
     for item, _ in planned:
         store.write_item(item)
-    left = [run for run in runs.values() if not store.is_finished(run.name)]
     progress.total = len(left)
-    with one_thread() if quick else contextlib.nullcontext():
-        _make(left, store, progress, say)
+    _make(left, store, progress, say, engine, workshop, wants_gpu=device != "cpu")
     return [item for item, _ in planned]
 
 
@@ -307,13 +321,13 @@ class _Run:
     model: GZSLClassifier | None  # None is the toy
     seed: int
     source: _Source | None
-    library: "_Library | _OneDataSet"
+    library: "_Library | _OneDataSet | _Workshop | None"  # none on its way to another machine
     fold: tuple[int, int] | None  # number, and of how many
     quick: bool
 
     @property
     def data(self) -> GZSLData:
-        data = self.library.load(cast(_Source, self.source))
+        data = cast("_Library | _OneDataSet | _Workshop", self.library).load(cast(_Source, self.source))
         if self.fold is None:
             return data
         number, n_folds = self.fold
@@ -446,27 +460,101 @@ def _subset(row: Row, data: GZSLData, seed: int) -> Ints:
 
 
 # --- Making runs.
-def _make(runs: Sequence[_Run], store: Store, progress: Progress, say: Callable[[str], None]) -> None:
+@dataclass(frozen=True)
+class _Made:
+    """What came of a group of runs: for each its record, or none, and the sentence about those that broke."""
+
+    records: Sequence[Record | None]
+    sentence: str = ""
+    seconds: float = 0.0
+
+
+class _Workshop:
+    """Where groups of runs are made and get their data from, on the machines of an engine.
+
+    Each worker has its own, and reads there what it needs: the data sets that were planned with, in the same folders.
+    """
+
+    def __init__(self, planned: dict[_Source, dict[str, Any]]) -> None:
+        self.planned = planned
+        self._loaded: dict[_Source, GZSLData] = {}
+
+    def known(self, source: _Source) -> tuple[str, str, str, dict[str, Any]]:
+        """Where a data set is on every machine, and what it must be."""
+        is_embedded = source.folder == _EMBEDDED.folder
+        folder = source.folder if is_embedded else str(Path(source.folder).absolute())
+        return folder, source.features, source.semantics, self.planned[source]
+
+    def load(self, source: _Source) -> GZSLData:
+        """A data set, which must be the one that was planned with: this machine may have joined the others since."""
+        if source not in self._loaded:
+            self._loaded = {source: load_same(*self.known(source))}  # one: all workers of a machine share its memory
+        return self._loaded[source]
+
+    def make(self, runs: Sequence[_Run]) -> _Made:
+        """Make runs that share a generator. States of an unfinished training end with the worker."""
+        with tempfile.TemporaryDirectory() as folder:
+            return _make_group([replace(one, library=self) for one in runs], Path(folder) / "unfinished")
+
+
+def _make(
+    runs: Sequence[_Run],
+    store: Store,
+    progress: Progress,
+    say: Callable[[str], None],
+    engine: Engine,
+    workshop: _Workshop,
+    *,
+    wants_gpu: bool,
+) -> None:
     """Make runs, group by group; a group that another process is at is left to it until nothing else is left to do."""
     groups: dict[str, list[_Run]] = {}
     for one in runs:
         groups.setdefault(one.group, []).append(one)
     broken: list[str] = []
-    left = list(groups.items())
-    for wait in (False, True):
-        passed_over = []
-        for name, members in left:
-            with locked(store.folder / ".locks" / name, wait=wait) as is_held:
-                if not is_held:
-                    passed_over.append((name, members))
+
+    def make_here(todo: Sequence[_Run]) -> _Made:
+        return _make_group(todo, store.folder / ".unfinished" / todo[0].group)
+
+    def make_all(left: Sequence[str], wait: bool) -> list[str]:
+        """Make groups, but for those that another process is at: these are given back."""
+        passed_over: list[str] = []
+        begun: list[tuple[contextlib.ExitStack, list[_Run], list[_Run]]] = []
+
+        def begin() -> Iterator[list[_Run]]:
+            for k, name in enumerate(left):
+                members, lock = groups[name], contextlib.ExitStack()
+                # Whoever waits holds nothing that another one may be waiting for.
+                if not lock.enter_context(locked(store.folder / ".locks" / name, wait=wait and k == 0)):
+                    lock.close()
+                    passed_over.append(name)
                     continue
-                start = time.perf_counter()
                 todo = [run for run in members if not store.is_finished(run.name)]  # by another process, meanwhile
-                broken += _make_group(todo, store) if todo else []
-                progress.advance(len(members), note=members[0].name)
                 if todo:
-                    say(f"{time.perf_counter() - start:6.1f} s  {len(todo):3d} x {todo[0].name}")
-        left = passed_over
+                    begun.append((lock, members, todo))
+                    yield todo if engine.is_local else [replace(one, library=None) for one in todo]
+                else:
+                    progress.advance(len(members), note=members[0].name)
+                    lock.close()
+
+        try:
+            work = make_here if engine.is_local else workshop.make
+            for index, made in engine.run(work, begin(), wants_gpu=wants_gpu):
+                lock, members, todo = begun[index]
+                if isinstance(made, LostWorkError):
+                    made = _Made([None] * len(todo), str(made))
+                with lock:
+                    broken.extend(_keep(todo, made, store))
+                    progress.advance(len(members), note=members[0].name)
+                say(f"{made.seconds:6.1f} s  {len(todo):3d} x {todo[0].name}")
+        finally:
+            for lock, _, _ in begun:
+                lock.close()
+        return passed_over
+
+    left, wait = list(groups), False
+    while left:
+        left, wait = make_all(left, wait), True
     for left_behind in (store.folder / ".locks").glob("*"):  # by a process that was killed, unless it is held
         with locked(left_behind, wait=False):
             pass
@@ -478,20 +566,19 @@ def _make(runs: Sequence[_Run], store: Store, progress: Progress, say: Callable[
         raise BrokenReproductionError(sentence)
 
 
-def _make_group(runs: Sequence[_Run], store: Store) -> list[str]:
-    """Make runs that share a generator, and keep their records; gives sentences about those that broke."""
-    unfinished = store.folder / ".unfinished" / runs[0].group
+def _make_group(runs: Sequence[_Run], unfinished: Path) -> _Made:
+    """Make runs that share a generator."""
+    start = time.perf_counter()
+    records: Sequence[Record | None]
+    sentence = ""
     try:
-        records = list(_records(runs, unfinished))
+        with one_thread() if runs[0].quick else contextlib.nullcontext():
+            records = list(_records(runs, unfinished))
     except BrokenRunsError as error:
-        records = _in_place(runs, error.records)
-        _keep(runs, records, store)
-        return [f"{one.name} ({error})" for one, record in zip(runs, records, strict=True) if record is None]
+        records, sentence = _in_place(runs, error.records), str(error)
     except DGZError as error:
-        return [f"{one.name} ({error})" for one in runs]
-    _keep(runs, records, store)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    return []
+        records, sentence = [None] * len(runs), str(error)
+    return _Made(records, sentence, time.perf_counter() - start)
 
 
 def _records(runs: Sequence[_Run], unfinished: Path) -> Iterator[Record | None]:
@@ -526,11 +613,18 @@ def _in_place(runs: Sequence[_Run], records: Sequence[Record]) -> list[Record | 
     return found
 
 
-def _keep(runs: Sequence[_Run], records: Sequence[Record | None], store: Store) -> None:
-    for one, record in zip(runs, records, strict=True):
-        if record is not None:
+def _keep(runs: Sequence[_Run], made: _Made, store: Store) -> list[str]:
+    """Keep the records of a group of runs; gives sentences about those that broke."""
+    broken = []
+    for one, record in zip(runs, made.records, strict=True):
+        if record is None:
+            broken.append(f"{one.name} ({made.sentence})")
+        else:
             # Names of hundreds of classes in hundreds of files: the data set has them, and its hash is there.
             store.write(one.name, replace(record, quick=one.quick, class_names={}))
+    if not broken:
+        shutil.rmtree(store.folder / ".unfinished" / runs[0].group, ignore_errors=True)
+    return broken
 
 
 def _toy_record(one: _Run) -> Record:

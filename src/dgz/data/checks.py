@@ -4,6 +4,7 @@ In comes the name or folder of a data set of any kind this package reads; out co
 the command line prints as a table or as JSON.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,38 @@ def load_data(source: str | Path, features: str = "res101", semantics: str = "at
     ]
     hint = f"; data sets inside it: {listing(inner)}" if inner else ""
     raise DGZError(f"{source} holds no data set: expected a bundle.json or .mat files{hint}.")
+
+
+def load_same(source: str | Path, features: str, semantics: str, record: Mapping[str, Any]) -> GZSLData:
+    """Load a data set that another process has read, and that must be the same here.
+
+    Parameters
+    ----------
+    source, features, semantics
+        See :func:`load_data`.
+    record : mapping
+        What :meth:`~dgz.GZSLData.record` said there.
+
+    Raises
+    ------
+    DGZError
+        When it is not here, or has another content.
+
+    Examples
+    --------
+    >>> load_same("numbers", "", "", load_data("numbers").record()).name
+    'numbers'
+    """
+    data = load_data(source, features, semantics)
+    if data.record() != record:
+        raise DGZError(f"{source} holds another data set there than on the machine that gave the work.")
+    return data
+
+
+def require_same(wanted: Iterable[tuple[str | Path, str, str, Mapping[str, Any]]]) -> None:
+    """Raise unless all of some data sets are here, see :func:`load_same`."""
+    for one in wanted:
+        load_same(*one)
 
 
 @dataclass

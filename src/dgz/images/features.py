@@ -3,15 +3,16 @@
 Every worker takes a chunk of photos all the way: read, hash, look up, decode, prepare, run. So decoding and the network
 share the cores without queues between them, and no more than one photo per worker is in memory. Features are kept by
 the photo's content in an SQLite file per backbone: a killed run goes on where it was, and a second one only hashes.
+On several machines, the one that gave the work hashes, looks up and keeps; the others decode and run.
 """
 
 import hashlib
-import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -19,8 +20,9 @@ from typing import Literal
 import numpy as np
 
 from dgz.data.dataset import Floats, Ints
-from dgz.errors import one_line, require_choice, require_count
-from dgz.images.backbones import Backbone, cache_folder
+from dgz.engines import LOCAL, Engine, LostWorkError, n_cores
+from dgz.errors import DGZError, one_line, require_choice, require_count
+from dgz.images.backbones import Backbone, Preparation, cache_folder
 from dgz.images.photos import MAX_PIXELS, PhotoError, prepare, quiet_decoding, read_bytes, read_photo
 from dgz.progress import Progress
 
@@ -79,6 +81,7 @@ def extract(
     n_workers: int | None = None,
     max_pixels: int = MAX_PIXELS,
     cache: bool | Path = True,
+    engine: Engine = LOCAL,
 ) -> Extracted:
     """Compute the features of photos, or look them up.
 
@@ -92,20 +95,26 @@ def extract(
         What to do about files that are no photos: refuse the work with the sentence of the first one, or leave them out
         and list them all.
     n_workers : int, optional
-        Threads; as many as there are cores by default. The features do not depend on it.
+        Threads; as many as there are cores by default. The features do not depend on it. On another engine, the number
+        of its workers, for which it is asked in :func:`~dgz.engines.open_engine`.
     max_pixels : int
         Photos with more are bad.
     cache : bool or Path
         Whether to use the features of earlier runs and keep those of this one, or the folder to do so in.
+    engine : Engine
+        Where photos are decoded and run, see :func:`~dgz.engines.open_engine`: by threads of this process, or on
+        machines that all have the photos under the same paths.
 
     Raises
     ------
     PhotoError
         With ``bad="raise"``: the sentence of the first bad photo in the order of ``paths``.
+    DGZError
+        Before any work, when a machine of the engine lacks photos.
     """
     require_choice(bad, Bad, "bad")
     require_count(max_pixels=max_pixels)
-    n_workers = _n_cores() if n_workers is None else n_workers
+    n_workers = n_cores() if n_workers is None else n_workers
     require_count(n_workers=n_workers)
     files = [Path(path) for path in paths]
     called = list(map(str, files)) if names is None else list(names)
@@ -116,7 +125,10 @@ def extract(
     start = time.monotonic()
     try:
         with quiet_decoding():
-            work.do_all(chunks, n_workers, stop_early=bad == "raise")
+            if engine.is_local:
+                work.do_all(chunks, n_workers, stop_early=bad == "raise")
+            else:
+                work.do_all_on(engine, chunks, stop_early=bad == "raise")
     finally:
         if store is not None:
             store.close()
@@ -144,14 +156,6 @@ def features_of(content: bytes, backbone: Backbone, *, name: str, max_pixels: in
     return row
 
 
-def _n_cores() -> int:
-    """Cores this process may use, which can be fewer than the machine has."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # systems without it
-        return os.cpu_count() or 1
-
-
 class _Work:
     """What all workers read, and where each puts what it finds: rows of its own, so that no two write the same."""
 
@@ -163,10 +167,10 @@ class _Work:
         self.digests = [b""] * len(files)
         self.refused: dict[int, str] = {}
         self.n_cached = 0
+        self.start = time.monotonic()
 
     def do_all(self, chunks: list[range], n_workers: int, *, stop_early: bool) -> None:
         """Have all chunks done by threads; with ``stop_early``, begin none after one with a bad photo."""
-        start = time.monotonic()
         with ThreadPoolExecutor(n_workers) as pool, Progress("features", len(self.files), "photos") as progress:
             futures = {pool.submit(self.do, chunk): chunk for chunk in chunks}
             try:
@@ -174,9 +178,7 @@ class _Work:
                     n_known, refused = future.result()
                     self.n_cached += n_known
                     self.refused |= refused
-                    n_done = progress.done + len(futures[future])
-                    rate = n_done / max(time.monotonic() - start, 1e-9)
-                    progress.advance(len(futures[future]), note=f"{rate:,.0f} photos/s")
+                    self._advance(progress, len(futures[future]))
                     if refused and stop_early:
                         break
             finally:  # on Ctrl-C too, which would otherwise wait for every photo
@@ -185,6 +187,59 @@ class _Work:
             for future in futures:
                 if self.refused and not future.cancelled():
                     self.refused |= future.result()[1]
+
+    def _advance(self, progress: Progress, n: int) -> None:
+        rate = (progress.done + n) / max(time.monotonic() - self.start, 1e-9)
+        progress.advance(n, note=f"{rate:,.0f} photos/s")
+
+    def do_all_on(self, engine: Engine, chunks: list[range], *, stop_early: bool) -> None:
+        """Have all chunks done by the workers of an engine, but for what is known."""
+        away = _AwayWork(self.backbone, self.max_pixels)
+        engine.check_nodes(require_photos, [(str(path.absolute()), _size(path)) for path in self.files])
+        sent: list[list[int]] = []
+
+        def unknown() -> Iterator[list[tuple[str, str, bytes]]]:
+            for chunk in chunks:
+                if self.refused and stop_early:
+                    return
+                left = self._look_up(chunk)
+                self._advance(progress, len(chunk) - len(left))
+                if left:
+                    sent.append(left)
+                    yield [(str(self.files[i].absolute()), self.names[i], self.digests[i]) for i in left]
+
+        with Progress("features", len(self.files), "photos") as progress:
+            # All that was sent is waited for, also after a bad photo: what came before it may hold an earlier one.
+            for index, found in engine.run(away.do, unknown()):
+                if isinstance(found, LostWorkError):
+                    raise found
+                new: dict[bytes, Floats] = {}
+                for i, row in zip(sent[index], found, strict=True):
+                    if isinstance(row, str):
+                        self.refused[i] = row
+                    else:
+                        self.features[i] = new[self.digests[i]] = row
+                if self.store is not None:
+                    self.store.put(new)
+                self._advance(progress, len(found))
+
+    def _look_up(self, chunk: range) -> list[int]:
+        """Read and hash a chunk of photos; give those whose features are not known."""
+        left = []
+        for i in chunk:
+            try:
+                content = read_bytes(self.files[i], self.names[i], self.max_pixels)
+            except PhotoError as error:
+                self.refused[i] = str(error)
+                continue
+            self.digests[i] = hashlib.sha256(content).digest()
+            row = self.store.get(self.digests[i]) if self.store is not None else None
+            if row is None:
+                left.append(i)
+            else:
+                self.features[i] = row
+                self.n_cached += 1
+        return left
 
     def do(self, chunk: range) -> tuple[int, dict[int, str]]:
         """Take a chunk of photos all the way; give how many were known, and the sentences about bad ones."""
@@ -209,6 +264,50 @@ class _Work:
         if self.store is not None:
             self.store.put(new)
         return n_known, refused
+
+
+class _AwayWork:
+    """What workers of an engine do with photos; each has its own, and opens the backbone once."""
+
+    def __init__(self, backbone: Backbone, max_pixels: int) -> None:
+        # A backbone that is ready to run cannot travel, what it is made of can.
+        self.parts: tuple[bytes, Preparation, str] = (backbone.onnx, backbone.preparation, backbone.name)
+        self.max_pixels = max_pixels
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """The backbone, ready to run in this process."""
+        return Backbone(*self.parts)
+
+    def do(self, photos: Sequence[tuple[str, str, bytes]]) -> list[Floats | str]:
+        """Features of photos, given by path, name and digest; the sentence about it where one is bad."""
+        found: list[Floats | str] = []
+        with quiet_decoding():
+            for path, name, digest in photos:
+                content = read_bytes(Path(path), name, self.max_pixels)  # the giver could read it: it is not bad
+                if hashlib.sha256(content).digest() != digest:
+                    raise DGZError(f"{path} is another photo there than on the machine that gave the work.")
+                try:
+                    found.append(features_of(content, self.backbone, name=name, max_pixels=self.max_pixels))
+                except PhotoError as error:
+                    found.append(str(error))
+        return found
+
+
+def require_photos(wanted: Sequence[tuple[str, int]]) -> None:
+    """Raise unless files are here, with so many bytes each; -1 is of one that could not be looked at."""
+    missing = [path for path, size in wanted if size >= 0 and _size(Path(path)) != size]
+    if missing:
+        raise DGZError(
+            f"{len(missing):,} of {len(wanted):,} photos are not there or not the same, such as {missing[0]}."
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 class FeatureStore:

@@ -51,7 +51,8 @@ class FineTuning:
     n_epochs : int
         How often every photo is looked at, each time another part of it, mirrored or not.
     learning_rate : float
-        Adam's for the network: a tenth of what is usual for one that is trained from scratch.
+        Adam's for the network, far below what is usual for one that is trained from scratch: chosen on folds of
+        training photos (docs/photos.md).
     head_learning_rate : float
         Adam's for the layer of classes on top, which starts from nothing.
     batch_size : int
@@ -66,7 +67,7 @@ class FineTuning:
     """
 
     n_epochs: int = 10
-    learning_rate: float = 1e-4
+    learning_rate: float = 3e-5
     head_learning_rate: float = 1e-3
     batch_size: int = 32
     label_smoothing: float = 0.1

@@ -22,6 +22,7 @@ import numpy as np
 from dgz.data.bundle import write_bundle
 from dgz.data.dataset import SPLITS, GZSLData, listing, says_fine_tuned
 from dgz.data.tables import ClassTable, import_arrays, read_class_table
+from dgz.engines import LOCAL, Engine
 from dgz.errors import DataError, DGZError
 from dgz.files import write_folder, write_whole
 from dgz.images.backbones import Backbone, open_backbone
@@ -95,6 +96,7 @@ def import_images(
     n_workers: int | None = None,
     max_pixels: int = MAX_PIXELS,
     cache: bool | Path = True,
+    engine: Engine = LOCAL,
     **options: Any,
 ) -> tuple[GZSLData, ImagesReport]:
     """Make a data set from a folder with one subfolder of photos per class.
@@ -114,7 +116,7 @@ def import_images(
         these settings and ``random_state``; the split is the same as without.
     device : {"auto", "cpu", "cuda"}
         Where to do so.
-    bad, n_workers, max_pixels, cache
+    bad, n_workers, max_pixels, cache, engine
         Of :func:`~dgz.images.extract`.
     **options
         Of :func:`~dgz.data.import_arrays`: ``test_fraction``, ``random_state``, ``name``, ``semantics``.
@@ -134,7 +136,7 @@ def import_images(
     made = network.backbone() if network else backbone if isinstance(backbone, Backbone) else open_backbone(backbone)
     shown = [_text(path.relative_to(folder)) for path in paths]
 
-    how: dict[str, Any] = {"n_workers": n_workers, "max_pixels": max_pixels, "cache": cache}
+    how: dict[str, Any] = {"n_workers": n_workers, "max_pixels": max_pixels, "cache": cache, "engine": engine}
     got = extract(paths, made, names=shown, bad=bad, **how)
     if not len(got.kept):
         raise DataError(f"None of the {len(paths):,} photos can be used; the first one: {got.refused[0]}")
