@@ -8,7 +8,8 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from dgz.many import fit_many
 from dgz.metrics import gzsl_scores
 from dgz.observations import generation, gradients, projection
 from dgz.records import Record, is_finished, oracle, read_record, write_record
+from dgz.settings import leaves
+from dgz.tracking import Tracker, open_tracker
 from dgz.trained import TrainedMethod
 
 _CONFIG, _CHECKPOINTS, _MODEL, _RECORD = "config.json", "checkpoints", "model", "record.json"
@@ -50,6 +53,7 @@ def run(
     overwrite: bool = False,
     evaluate_every: int = 0,
     observe: Observe = NOTHING,
+    track: Sequence[str] = (),
 ) -> Record:
     """Fit a method on the training rows, score it on the test rows, and record both.
 
@@ -75,6 +79,9 @@ def run(
         See :meth:`DGZ.fit`; of methods with a generator.
     observe : mapping of str to mapping
         What else to record of a method with a generator: names of ``OBSERVATIONS``, and the options of each.
+    track : sequence of str
+        Where else the run is shown while it trains: ``tensorboard:FOLDER``, ``mlflow:URI``; see
+        :func:`~dgz.tracking.open_tracker`.
 
     Raises
     ------
@@ -92,10 +99,29 @@ def run(
     if evaluate_every and not isinstance(model, ComposedMethod):
         raise DGZError(f"A {type(model).__name__} has no generator whose epochs could be evaluated.")
     place = None if folder is None else Path(folder)
+    is_over = resume and place is not None and is_finished(place)
+    # A sink that cannot be used says so before the run that this one would replace is gone, too.
+    trackers = [] if is_over else _open_trackers(track, model, data, evaluate_every)
     _claim([model], data, [place], evaluate_every, resume=resume, overwrite=overwrite)
     if place is not None and is_finished(place):
         return read_record(place)
-    return _run_alone(model, data, place, selection, observe, evaluate_every)
+    with ExitStack() as following:
+        for tracker in trackers:
+            following.enter_context(tracker)
+        record = _run_alone(model, data, place, selection, observe, evaluate_every)
+        for tracker in trackers:
+            tracker.conclude(record)
+    return record
+
+
+def _open_trackers(track: Sequence[str], model: GZSLClassifier, data: GZSLData, evaluate_every: int) -> list[Tracker]:
+    """Make sinks ready for the run of a method, with its settings and the facts of the data."""
+    if not track:
+        return []
+    model.check()
+    known = {**_config(model, data, evaluate_every), "data": data.record()}
+    name = f"{known['method']}-{data.name}-seed{known['settings']['random_state']}"
+    return [open_tracker(where, name, known) for where in track]
 
 
 class BrokenRunsError(DGZError):
@@ -380,16 +406,8 @@ def _require_free(folder: Path, config: dict[str, Any], *, resume: bool, overwri
 
 def _differences(there: Any, here: dict[str, Any]) -> list[str]:
     """Dotted names of what is not the same in two configurations."""
-    old, new = (dict(_leaves(config)) for config in (there, here))
+    old, new = (dict(leaves(config)) for config in (there, here))
     return sorted(key for key in old.keys() | new.keys() if old.get(key, ...) != new.get(key, ...))
-
-
-def _leaves(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(content, Mapping):
-        yield name, content
-        return
-    for key, value in content.items():
-        yield from _leaves(value, f"{name}.{key}" if name else key)
 
 
 def _rounded(content: Any) -> Any:

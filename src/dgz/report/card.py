@@ -11,7 +11,7 @@ from dgz.report.tables import HEADINGS, SCORES, flat_settings, markdown_table, s
 FILE = "model_card.md"
 _RULES = {
     "last": "the final weights, and nothing was chosen by test scores",
-    "validation": "the epoch that was best on leak-free folds of the training rows",
+    "validation": "what was best on leak-free folds of the training rows, and nothing was chosen by test scores",
     "oracle": "**the epoch that was best on the test rows**: these scores are too good",
 }
 
