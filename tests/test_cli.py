@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -628,6 +629,57 @@ def test_a_sweep_that_makes_no_sense_is_refused_before_any_work(
     assert sentence in answer.stderr
     assert answer.stderr.count("\n") == 1
     assert not (tmp_path / "b").exists()
+
+
+# --- Tuning.
+def test_tuning_prints_what_it_found_and_goes_on_where_it_was(bundle: Path, inside: Inside, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    command = ("tune", bundle, "--out", out, "--without-generator", *TINY, "--set", "n_epochs=2", "--members", 2)
+    space = ("--space", "lambda_1=0.1..10", "--space", "temperature=0.02,0.04")
+    first = inside(*command, *space, "--trials", 2, "--folds", 2)
+    assert first.returncode == 0, first.stderr
+    assert "Best of 2 trials (0 given up early, 0 broken):" in first.stdout
+    assert "in the mean over 2 folds of the training rows" in first.stdout
+    record = read_record(out)
+    assert (record.selection, record.params["n_members"]) == ("validation", 2)
+    assert 0.1 <= record.params["lambda_1"] <= 10
+    again = inside(*command, *space, "--trials", 3, "--folds", 2, "--json")
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)
+    assert found["n_trials"] == 3
+    assert set(found["settings"]) == {"lambda_1", "temperature", "seen_penalty"}
+    assert found["settings"] == json.loads((out / "tuning.json").read_text())["settings"]
+
+
+def test_a_tuned_run_is_a_run_like_any_other(bundle: Path, inside: Inside, tmp_path: Path) -> None:
+    source, out = tmp_path / "data", tmp_path / "tuned"
+    shutil.copytree(bundle, source)
+    (source / "backbone").mkdir()
+    (source / "backbone" / "backbone.json").write_text('{"name": "net", "licence": "MIT"}')
+    brief = ("--without-generator", *TINY, "--set", "n_epochs=2", "--space", "lambda_1=1,2", "--trials", 1)
+    ended = inside("tune", source, "--out", out, *brief)
+    assert ended.returncode == 0, ended.stderr
+    card = (out / "model_card.md").read_text()
+    assert "`dgz tune " in card
+    assert "net" in card
+    assert "what was best on leak-free folds" in card
+    assert (out / "backbone" / "backbone.json").is_file()
+    assert f"Report: {out / 'index.html'}" in ended.stdout
+
+
+def test_what_cannot_be_tuned_is_said_before_any_work(bundle: Path, inside: Inside, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    command = ("tune", bundle, "--out", out, "--without-generator", *TINY)
+    for wrong, words in (
+        (("--space", "lambda1=0.1..1"), "There is no setting 'lambda1'; did you mean 'lambda_1'?"),
+        (("--space", "d_hidden=8..16"), "d_hidden is searched and set to one value too."),
+        (("--trials", 0), "n_trials must be a whole number from 1 up"),
+        (("--set", "seen_penalty=auto", "--space", "seen_penalty=0..1"), "seen_penalty is searched and set"),
+    ):
+        ended = inside(*command, *wrong)
+        assert ended.returncode == 2
+        assert words in ended.stderr
+        assert not out.exists()
 
 
 # --- The paper, run again, and reports.

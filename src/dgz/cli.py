@@ -6,7 +6,6 @@ once.
 
 import csv
 import io
-import json
 import shlex
 import sys
 import time
@@ -20,7 +19,23 @@ from rich.markup import escape
 
 import dgz
 from dgz.cli_data import data_app
-from dgz.console import AsJson, Encoder, Features, Overwrite, Semantics, Source, console, print_json, print_table, warn
+from dgz.cli_train import sweep, train, tune
+from dgz.console import (
+    Address,
+    AsJson,
+    Device,
+    Encoder,
+    Engine,
+    Features,
+    Overwrite,
+    Semantics,
+    Source,
+    Workers,
+    console,
+    print_json,
+    print_table,
+    warn,
+)
 from dgz.errors import DGZError, DGZWarning
 
 if TYPE_CHECKING:
@@ -44,27 +59,6 @@ Model = Annotated[Path, typer.Argument(help="Folder of a model, or of the run th
 SeenPenalty = Annotated[
     float, typer.Option(help="Subtracted from the scores of seen classes: more of it favours unseen ones.")
 ]
-Method = Annotated[
-    str,
-    typer.Option("--method", help="dgz, or a rival: zla, ce-gzsl, f-clswgan, …; 'dgz compare' takes the same names."),
-]
-Preset = Annotated[str | None, typer.Option(help="Settings published for a data set: AWA2, CUB, SUN or APY.")]
-Published = Annotated[
-    str | None, typer.Option("--source", help="Where text and code of the preset differ: released (default) or paper.")
-]
-WithoutGenerator = Annotated[
-    bool, typer.Option("--without-generator", help="Class centres by a mapping net, Gaussian rows round them.")
-]
-Schedule = Annotated[
-    str | None,
-    typer.Option(help="How long to train without generator: released (default), or short: less than half the time."),
-]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting: lambda_1=2, generator.hidden=[512,256], …"),
-]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
-
 _DEMO_FOLDER = Path("runs/demo")
 
 
@@ -141,175 +135,8 @@ def demo(
     screen.print(f"Report: {escape(str(page))}", soft_wrap=True)
 
 
-@app.command()
-def train(
-    source: Source,
-    out: Annotated[Path, typer.Option(help="Folder of the run: model, curve, record, report.")],
-    features: Features = "res101",
-    semantics: Semantics = "att",
-    method: Method = "dgz",
-    preset: Preset = None,
-    published: Published = None,
-    without_generator: WithoutGenerator = False,
-    schedule: Schedule = None,
-    assignments: Assignments = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    device: Device = "auto",
-    evaluate_every: Annotated[
-        int, typer.Option(help="Also test a classifier after every so many epochs of the generator; 0: never.")
-    ] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train DGZ, or another method, on a data set, test it, and keep model, record and report in one folder."""
-    from dgz.data import copy_backbone, load_data
-    from dgz.experiments import run
-    from dgz.records import encoder_of, is_finished
-    from dgz.report import HEADINGS, oracle_rows, score_rows, write_card, write_report
-    from dgz.words.encoders import OFFLINE_ENCODERS
-
-    model = _prepared(
-        _untrained(method, preset, published, without_generator, schedule), seed, device, assignments or []
-    )
-    was_finished = resume and is_finished(out)
-    record = run(
-        model,
-        load_data(source, features, semantics),
-        out,
-        resume=resume,
-        overwrite=overwrite,
-        evaluate_every=evaluate_every,
-    )
-    if was_finished:
-        typer.echo(f"{out} was finished already: nothing was left to train.", err=True)
-    command = shlex.join(["dgz", *sys.argv[1:]])
-    weights = copy_backbone(source, out)
-    if encoder := encoder_of(out):
-        weights[encoder] = OFFLINE_ENCODERS[encoder]
-    card = write_card(record, out, command=command, weights=weights)
-    places = {"model": out / "model", "card": card, "record": out / "record.json"}
-    if record.scores:
-        places["report"] = write_report([record], out, title=record.data["name"], command=command)
-    if as_json:
-        print_json({"scores": record.scores, "oracle": record.oracle, **{key: str(at) for key, at in places.items()}})
-        return
-    screen = console()
-    if record.scores:
-        _print_scores(HEADINGS, score_rows([record]), oracle_rows([record]))
-    else:
-        screen.print(_NO_SCORES)
-    for what, where in places.items():
-        screen.print(f"{what.capitalize()}: {escape(str(where))}", soft_wrap=True)
-
-
-@app.command()
-def sweep(
-    source: Source,
-    out: Annotated[Path, typer.Option(help="Folder of the report, with a folder of its own in it for every run.")],
-    varied: Annotated[
-        list[str] | None,
-        typer.Option("--vary", metavar="KEY=VALUE,VALUE,…", help="A setting and its values; all are combined."),
-    ] = None,
-    seeds: Annotated[str, typer.Option(help="How many random seeds, from 0 on, or which: 0,3,7.")] = "5",
-    features: Features = "res101",
-    semantics: Semantics = "att",
-    method: Method = "dgz",
-    preset: Preset = None,
-    published: Published = None,
-    without_generator: WithoutGenerator = False,
-    schedule: Schedule = None,
-    assignments: Assignments = None,
-    device: Device = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Only train what is not finished yet.")] = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train DGZ, or another method, with several settings and seeds, as many as can be at once, and compare them."""
-    from dgz.data import load_data
-    from dgz.experiments import BrokenRunsError, run_many
-    from dgz.records import is_finished
-    from dgz.report import write_report
-    from dgz.report.tables import MEAN_HEADINGS, mean_rows, oracle_repeats, repeats
-    from dgz.settings import file_name, grid, parse_seeds
-
-    fixed = assignments or []
-    if any(text.partition("=")[0].strip() == "random_state" for text in [*fixed, *(varied or [])]):
-        raise DGZError("The setting random_state is what --seeds is for.")
-    points = [(point, seed) for point in grid(varied or [], fixed) for seed in parse_seeds(seeds)]
-    models = []
-    for point, seed in points:
-        model = _untrained(method, preset, published, without_generator, schedule)
-        models.append(_prepared(model, seed, device, [*fixed, *point]))
-    folders = [out / file_name([*point, f"seed={seed}"]) for point, seed in points]
-    _require_different(models, folders)
-    n_finished = sum(map(is_finished, folders)) if resume else 0
-    broken = None
-    try:
-        records = run_many(models, load_data(source, features, semantics), folders, resume=resume, overwrite=overwrite)
-    except BrokenRunsError as error:
-        if not error.records:
-            raise
-        records, broken = error.records, error
-    if n_finished:
-        typer.echo(f"{n_finished} of {len(folders)} runs were finished already.", err=True)
-    rows, best, page = [], [], None
-    if records[0].scores:
-        rows, best = repeats(records), oracle_repeats(records)
-        command = shlex.join(["dgz", *sys.argv[1:]])
-        page = write_report(records, out, title=records[0].data["name"], command=command)
-    if as_json:
-        found = {"rows": [vars(group) for group in rows], "oracle": [vars(group) for group in best]}
-        print_json(found | {"report": page and str(page)})
-    elif page is None:
-        console().print(_NO_SCORES)
-    else:
-        _print_scores(MEAN_HEADINGS, mean_rows(rows), mean_rows(best))
-        console().print(f"Report: {escape(str(page))}", soft_wrap=True)
-    if broken is not None:
-        raise broken
-
-
-def _untrained(
-    method: str, preset: str | None, published: str | None, without_generator: bool, schedule: str | None
-) -> "GZSLClassifier":
-    """The model that the settings start from."""
-    from dgz.generators import WGANGP
-    from dgz.model import DGZ
-    from dgz.peers import METHODS, make_method
-
-    if published is not None and preset is None:
-        raise DGZError("--source says where the settings of a preset come from, so it needs --preset.")
-    if schedule is not None and not without_generator:
-        raise DGZError("--schedule is known for the variant without generator, so it needs --without-generator.")
-    if method != "dgz":
-        if published is not None or without_generator:
-            raise DGZError("--source and --without-generator are of the method dgz alone.")
-        plain = make_method(method)
-        return plain if preset is None else METHODS[method].preset(preset)
-    # Any text here: the model says which ones there are.
-    origin: Any = published or "released"
-    length: Any = schedule or "released"
-    if preset is not None:
-        return DGZ.preset(preset, source=origin, without_generator=without_generator, schedule=length)
-    return DGZ.without_generator(schedule=length) if without_generator else DGZ(generator=WGANGP())
-
-
-def _prepared(model: "GZSLClassifier", seed: int, device: str, assignments: list[str]) -> "GZSLClassifier":
-    """The model with what the command line says about it."""
-    from dgz.settings import configure
-
-    known = {"random_state": seed, "device": device, "verbose": True}
-    model.set_params(**{name: value for name, value in known.items() if name in model.get_params(deep=False)})
-    return configure(model, assignments)
-
-
-def _require_different(models: "list[GZSLClassifier]", folders: list[Path]) -> None:
-    """Raise where two models are the same: 1 and 1.0 are two values to the eye alone."""
-    known = [json.loads(json.dumps(model.settings())) for model in models]
-    for k, settings in enumerate(known):
-        if (first := known.index(settings)) < k:
-            raise DGZError(f"{folders[first].name} and {folders[k].name} are the same: give each value once.")
+for _verb in (train, sweep, tune):
+    app.command()(_verb)
 
 
 @app.command()
@@ -552,25 +379,32 @@ def reproduce(
         str | None, typer.Option(help="Features file to use where a data set has several; res101 by default.")
     ] = None,
     device: Device = "auto",
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Run tables and figures of the paper again; what is finished already is not run twice."""
+    from dgz.engines import open_engine
     from dgz.report import write_paper_report
     from dgz.reproduce import BrokenReproductionError, reproduce
 
+    where: Any = engine  # any text here: the library says which ones there are
     folder = out or Path("runs/quick" if quick else "runs/reproduce")
     start = time.perf_counter()
     try:
-        done = reproduce(
-            items,
-            source,
-            folder,
-            quick=quick,
-            seeds=seeds,
-            features=features,
-            device=device,
-            say=lambda line: typer.echo(line, err=True),
-        )
+        with open_engine(where, address=address, n_workers=workers) as opened:
+            done = reproduce(
+                items,
+                source,
+                folder,
+                quick=quick,
+                seeds=seeds,
+                features=features,
+                device=device,
+                engine=opened,
+                say=lambda line: typer.echo(line, err=True),
+            )
     except BrokenReproductionError:
         write_paper_report(folder)  # of all that did not break
         raise
@@ -611,9 +445,13 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder of records and report.")] = Path("runs/compare"),
     quick: Annotated[bool, typer.Option("--quick", help="A few steps of each training: to see that it works.")] = False,
     device: Device = "auto",
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several methods on one data set with the same seeds, and compare them; finished runs are not run twice."""
+    from dgz.engines import open_engine
     from dgz.peers import METHODS, preset_of
     from dgz.progress import ProgressTable
     from dgz.report import read_runs, write_paper_report
@@ -634,9 +472,11 @@ def compare(
         return [row for row in comparison_table(*so_far()).rows if row[-1] != seeds_text(0, seeds)]
 
     shown = ProgressTable("runs", headings, begun)
+    where: Any = engine  # any text here: the library says which ones there are
     broken = None
     try:
-        run_methods(wanted, source, out, seeds=seeds, folds=folds, progress=shown, **options)
+        with open_engine(where, address=address, n_workers=workers) as opened:
+            run_methods(wanted, source, out, seeds=seeds, folds=folds, progress=shown, engine=opened, **options)
     except BrokenReproductionError as error:
         broken = error
     page = write_paper_report(out)
@@ -726,14 +566,3 @@ def bench(
         print_json(found)
     for path in written:
         typer.echo(f"Written: {path}", err=as_json)
-
-
-_NO_SCORES = "There are no scores: the data lacks test rows of seen or of unseen classes."
-
-
-def _print_scores(headings: Any, rows: Any, oracle_rows: Any) -> None:
-    """A table of scores, and apart from it, labelled as what they are, those that were chosen on the test rows."""
-    print_table(headings, rows)
-    if oracle_rows:
-        console().print("The best of the curve, picked by the test rows: what released code reports, and no result.")
-        print_table(headings, oracle_rows)

@@ -7,7 +7,20 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dgz.console import AsJson, Encoder, Features, Overwrite, Semantics, Source, console, print_json, warn
+from dgz.console import (
+    Address,
+    AsJson,
+    Encoder,
+    Engine,
+    Features,
+    Overwrite,
+    Semantics,
+    Source,
+    Workers,
+    console,
+    print_json,
+    warn,
+)
 from dgz.errors import DGZError
 
 if TYPE_CHECKING:
@@ -104,7 +117,9 @@ def from_images(
         str,
         typer.Option(help="Files that are no photos: raise refuses the folder, skip leaves them out and lists them."),
     ] = "raise",
-    workers: Annotated[int | None, typer.Option(help="Threads; as many as cores by default.")] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
     max_pixels: Annotated[int, typer.Option(help="Refuse photos with more pixels than this.")] = 100_000_000,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Neither use the features of earlier runs nor keep those of this one.")
@@ -121,6 +136,7 @@ def from_images(
 ) -> None:
     """Turn a folder of photos per class and a table of classes into a bundle, with features of a backbone."""
     from dgz.data import check
+    from dgz.engines import open_engine
     from dgz.images import import_images, save_images
     from dgz.words import read_classes
 
@@ -135,22 +151,27 @@ def from_images(
 
         tuning = FineTuning(n_epochs=finetune_epochs)
     table = read_classes(classes, encoder)
-    skipping: Any = bad  # any text here: the library says which ones there are
-    data, photos = import_images(
-        folder,
-        table.table,
-        backbone=backbone,
-        finetune=tuning,
-        device=device,
-        bad=skipping,
-        n_workers=workers,
-        max_pixels=max_pixels,
-        cache=not no_cache,
-        test_fraction=test_fraction,
-        random_state=seed,
-        name=name or out.resolve().name,
-        semantics=semantics or table.semantics,
-    )
+    skipping: Any = bad  # any text here and below: the library says which ones there are
+    where: Any = engine
+    # Of the local engine, workers are threads of the one process that it has.
+    n_workers = None if where == "local" else workers
+    with open_engine(where, address=address, n_workers=n_workers) as opened:
+        data, photos = import_images(
+            folder,
+            table.table,
+            backbone=backbone,
+            finetune=tuning,
+            device=device,
+            bad=skipping,
+            n_workers=workers,
+            max_pixels=max_pixels,
+            cache=not no_cache,
+            engine=opened,
+            test_fraction=test_fraction,
+            random_state=seed,
+            name=name or out.resolve().name,
+            semantics=semantics or table.semantics,
+        )
     save_images(data, photos, out, overwrite=overwrite)
     report = check(out)  # not only described: class vectors off the usual scale cost more than any photo
     report.facts |= photos.facts()

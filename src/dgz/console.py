@@ -20,6 +20,13 @@ Encoder = Annotated[
     str | None,
     typer.Option(help="What reads words: minilm (default), st:NAME or clip:NAME of a model, or the folder it is in."),
 ]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
+Engine = Annotated[str, typer.Option("--engine", help="Where independent pieces run: local, or ray (extra: ray).")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Ray cluster to join, HOST:PORT or auto; without it, one of this machine alone is started."),
+]
+Workers = Annotated[int | None, typer.Option(help="Pieces at once; as many as there are CPUs by default.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 
