@@ -3,16 +3,22 @@
 For every seed, which draws the split, the photos become two bundles, with features of the backbone as it is and after
 fine-tuning on the training photos; DGZ without generator is trained on each. Prints U, S, H, T1 in percent and seconds,
 mean ± standard deviation over seeds, by the rule `last`, with the balance of seen and unseen classes found on folds of
-the training rows; nothing is chosen by test scores.
+the training rows; nothing is chosen by test scores. With ``--folds N`` neither test photos nor unseen classes enter:
+the training photos of a seed's split are the data, and in each of N problems another part of their classes plays
+unseen. Settings of fine-tuning are to be chosen by that.
 """
 
 import argparse
 import os
+import shutil
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from dgz import DGZ, GZSLData, gzsl_scores, load_bundle
 from dgz.data import ClassTable
@@ -34,6 +40,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
     parser.add_argument("--finetune-epochs", type=int, default=FineTuning().n_epochs)
     parser.add_argument("--learning-rate", type=float, default=FineTuning().learning_rate)
+    parser.add_argument("--folds", type=int, help="classes play unseen in so many problems of training photos alone")
     parser.add_argument("--schedule", default="released", help="of DGZ: released, or short, for machines without a GPU")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--out", type=Path, help="JSON file for every single result")
@@ -45,11 +52,12 @@ def main() -> None:
         os.environ["DGZ_CACHE"] = place  # what earlier runs kept would cost no seconds
         open_backbone(arguments.backbone)
         for seed in arguments.seeds:
-            for how in (False, tuning):
-                found.append(measure(arguments, table, seed, how))
-                if arguments.out:
-                    write_json(arguments.out, found)
-    print("| features | U | S | H | T1 | seconds for the bundle | seconds to train | seeds |\n" + "|---" * 8 + "|")
+            for photos, classes in problems(arguments, table, seed, Path(place)):
+                for how in (False, tuning):
+                    found.append(measure(arguments, photos, classes, seed, how))
+                    if arguments.out:
+                        write_json(arguments.out, found)
+    print("| features | U | S | H | T1 | seconds for the bundle | seconds to train | runs |\n" + "|---" * 8 + "|")
     for features in dict.fromkeys(row["features"] for row in found):
         rows = [row for row in found if row["features"] == features]
         cells = [mean_std([100 * row[key] for row in rows]) for key in SCORES]
@@ -57,11 +65,28 @@ def main() -> None:
         print(f"| {features} | {' | '.join(cells)} | {len(rows)} |")
 
 
-def measure(arguments: Any, table: ClassTable, seed: int, tuning: bool | FineTuning) -> dict[str, Any]:
+def problems(arguments: Any, table: ClassTable, seed: int, place: Path) -> Iterator[tuple[Path, ClassTable]]:
+    """The photos and classes as they are, or parts of the training photos, in which seen classes play unseen."""
+    if not arguments.folds:
+        yield arguments.photos, table
+        return
+    data, report = import_images(arguments.photos, table, backbone=arguments.backbone, random_state=seed)
+    photos = place / f"training photos of seed {seed}"
+    for row in data.train_index:
+        copy = photos / report.photos[row]
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(arguments.photos / report.photos[row], copy)
+    seen = np.random.default_rng(seed).permutation(data.seen)
+    for acting in np.array_split(seen, arguments.folds):
+        groups = tuple("unseen" if c in acting else "seen" for c in seen)
+        yield photos, ClassTable(tuple(data.class_names[c] for c in seen), data.attributes[seen], groups)
+
+
+def measure(arguments: Any, photos: Path, table: ClassTable, seed: int, tuning: bool | FineTuning) -> dict[str, Any]:
     """Make a bundle and train on it."""
     start = time.perf_counter()
     data, report = import_images(
-        arguments.photos,
+        photos,
         table,
         backbone=arguments.backbone,
         finetune=tuning,
