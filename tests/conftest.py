@@ -52,9 +52,17 @@ def data_root() -> Path:
     return DATA
 
 
+@pytest.fixture
+def browser(chromium: Any) -> Any:
+    """A browser without a window, for tests marked so; its log has nothing of earlier tests in it."""
+    chromium.get("about:blank")
+    chromium.get_log("browser")
+    return chromium
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A browser without a window, for tests marked so."""
+def chromium() -> Iterator[Any]:
+    """The process of it, which a file's tests share."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

@@ -264,7 +264,8 @@ def bert_folder(tmp_path: Path) -> Path:
 def sentence_folder(tmp_path: Path) -> Path:
     """A model of sentence-transformers with the same random weights."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
     from transformers import PreTrainedTokenizerFast
 
     source, folder = tmp_path / "source", tmp_path / "tiny-sentences"
@@ -314,7 +315,7 @@ def test_a_model_of_sentence_transformers_is_taken(sentence_folder: Path, bert_f
 
 def test_a_model_without_limit_and_with_a_tokenizer_of_its_own_is_taken(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import StaticEmbedding
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     vectors = np.random.default_rng(0).normal(size=(len(VOCABULARY), 6)).astype(np.float32)
     model = SentenceTransformer(modules=[StaticEmbedding(word_pieces(), embedding_weights=vectors)], device="cpu")
