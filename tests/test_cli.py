@@ -700,7 +700,8 @@ kind = "table"
 data = ["numbers/strokes", "AWA2/att"]
 seeds = 3
 folds = 2
-row = [{{name = "DGZ w/o GM", method = "dgz-without-generator", set = {{{SETTINGS}}}}}]
+row = [{{name = "DGZ w/o GM", method = "dgz-without-generator", set = {{{SETTINGS}}}}},
+       {{name = "Kernel ridge", method = "center-ridge", seeds = 1, set = {{alpha = 0.1, bandwidth = 1.0}}}}]
 """,
         "tableA3": f"""
 title = "T"
@@ -720,11 +721,20 @@ def test_an_item_is_run_and_what_is_missing_is_said(
     reproducible: None, inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert inside("reproduce", "table2", "--row", "DGZ").stderr == (
+        "Error: row must be one of DGZ w/o GM, Kernel ridge, found 'DGZ'.\n"
+    )
+    part = inside("reproduce", "table2", "--row", "Kernel ridge", "--device", "cpu")
+    assert ["numbers-strokes-dgz-without" in part.stderr, "numbers-strokes-center-ridge" in part.stderr] == [
+        False,
+        True,
+    ]
+    assert "1 items of 6 runs, 5 of them still to be made, in " in part.stdout
     answer = inside("reproduce", "table2", "--device", "cpu")
     assert answer.returncode == 0, answer.stderr
     missing, summary, report = answer.stdout.splitlines()
     assert missing == "missing: AWA2/att: no folder was given (--data)."
-    assert summary.startswith("1 items of 5 runs in ")  # with those on folds
+    assert summary.startswith("1 items of 6 runs in ")  # with those on folds
     assert report == "Report: runs/reproduce/index.html"
     assert answer.stderr.count(" s    1 x numbers-strokes-dgz-without-generator-") == 5
     folder = Path("runs/reproduce")

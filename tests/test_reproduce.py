@@ -471,6 +471,8 @@ def test_what_cannot_be_meant_is_refused_before_any_work(tmp_path: Path) -> None
         reproduce(["table1", "table9"], None, out, quick=True)
     with pytest.raises(DGZError, match="device 'abacus' cannot be used here"):
         reproduce(["table4"], None, out, quick=True, device="abacus")
+    with pytest.raises(DGZError, match=r"row must be one of .*, found 'GAN'\."):
+        reproduce(["table4"], None, out, quick=True, rows=["GAN"])
     assert not out.exists()
 
 

@@ -375,6 +375,9 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(help="How many random seeds, instead of the number that each item has.")
     ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Row to run now, instead of all; can be given several times.")
+    ] = None,
     features: Annotated[
         str | None, typer.Option(help="Features file to use where a data set has several; res101 by default.")
     ] = None,
@@ -386,6 +389,7 @@ def reproduce(
 ) -> None:
     """Run tables and figures of the paper again; what is finished already is not run twice."""
     from dgz.engines import open_engine
+    from dgz.paper import Store
     from dgz.report import write_paper_report
     from dgz.reproduce import BrokenReproductionError, reproduce
 
@@ -400,6 +404,7 @@ def reproduce(
                 folder,
                 quick=quick,
                 seeds=seeds,
+                rows=row,
                 features=features,
                 device=device,
                 engine=opened,
@@ -416,9 +421,11 @@ def reproduce(
     for sentence in _missing(done):
         screen.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
     blocks = [block for item in done for block in item.blocks]
-    parts = [runs for block in blocks for runs in (*block.rows.values(), *block.folds.values())]
-    n_runs = len({run for runs in parts for run in runs})
-    screen.print(f"{len(done)} items of {n_runs} runs in {time.perf_counter() - start:.0f} s")
+    parts = [part for block in blocks for part in (*block.rows.values(), *block.folds.values())]
+    runs = {run for part in parts for run in part}
+    left = sum(not Store(folder).is_finished(run) for run in runs)
+    still = f", {left} of them still to be made," if left else ""
+    screen.print(f"{len(done)} items of {len(runs)} runs{still} in {time.perf_counter() - start:.0f} s")
     screen.print(f"Report: {escape(str(page))}", soft_wrap=True)
 
 

@@ -63,6 +63,7 @@ def reproduce(
     *,
     quick: bool = False,
     seeds: int | None = None,
+    rows: Sequence[str] | None = None,
     features: str | None = None,
     device: str = "auto",
     engine: Engine = LOCAL,
@@ -84,6 +85,8 @@ def reproduce(
         what they are, and never share a folder with others.
     seeds : int, optional
         How many, instead of the number that each item has.
+    rows : sequence of str, optional
+        Names of rows of the items: their runs alone are made, and the others are missing until they are, too.
     features : str, optional
         Which features file to use where a data set has several; ``res101`` by default, or the only one there is.
     device : str
@@ -112,7 +115,7 @@ def reproduce(
     library = _Library(source, features, quick)
     with Progress("runs") as progress:
         return _carry_out(
-            specs, library, Store(out), progress, engine, quick=quick, seeds=seeds, device=device, say=say
+            specs, library, Store(out), progress, engine, quick=quick, seeds=seeds, rows=rows, device=device, say=say
         )
 
 
@@ -202,20 +205,24 @@ def _carry_out(
     quick: bool,
     seeds: int | None,
     device: str,
+    rows: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Item]:
     """Plan the runs of specs, say so in the store, and make those that are not there."""
+    names = tuple(dict.fromkeys(row.name for spec in specs for row in spec.rows))
+    for row in rows or ():
+        require_choice(row, names, "row")
     if odd := [item.name for item in store.items() if item.quick != quick]:
         kind = "a quick reproduction" if not quick else "results"
         raise DGZError(
             f"{store.folder} holds {kind} ({listing(odd)}), which are not to be mixed: choose another folder."
         )
     planned = [_plan(spec, library, quick, seeds, device) for spec in specs]
-    runs = {run.name: run for _, found in planned for run in found}
+    runs = {run.name: run for _, found in planned for run in found if rows is None or run.row.name in rows}
     if not runs:
         sentences = sorted({sentence for item, _ in planned for sentence in item.missing})
-        names = listing([spec.name for spec in specs])
-        raise DGZError(f"There is no data to run {names} on. {' '.join(sentences)}")
+        items = listing([spec.name for spec in specs])
+        raise DGZError(f"There is no data to run {items} on. {' '.join(sentences)}")
     left = [run for run in runs.values() if not store.is_finished(run.name)]
     workshop = _Workshop({run.source: library.load(run.source).record() for run in left if run.source is not None})
     if left:  # before anything is written: a machine that lacks the data could not make its part
