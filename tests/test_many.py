@@ -547,6 +547,24 @@ def test_a_broken_call_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("keep_everything")
+def test_a_model_killed_in_a_fold_goes_on_there(tmp_path: Path) -> None:
+    open_model = {"seen_penalty": "auto", "lambda_1": "auto"}
+    whole = tiny_model(**open_model).fit(X, Y, VECTORS)
+    per_epoch = CenterMapper().steps_per_epoch
+    with pytest.MonkeyPatch.context() as patch:
+        break_at(patch, step=5 * per_epoch)  # in the second fold's second epoch, of three each
+        with pytest.raises(InterruptionError):
+            tiny_model(**open_model).fit(X, Y, VECTORS, checkpoint_folder=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fold-0", "fold-1"]
+    with pytest.MonkeyPatch.context() as patch:
+        made = break_at(patch, step=0)
+        resumed = tiny_model(**open_model).fit(X, Y, VECTORS, checkpoint_folder=tmp_path)
+    assert len(made) == (2 + 3 + 3) * per_epoch  # what was left of the second fold, the third, and all rows
+    assert (resumed.lambda_1_, resumed.seen_penalty_) == (whole.lambda_1_, whole.seen_penalty_)
+    np.testing.assert_array_equal(resumed.weights_, whole.weights_)
+
+
+@pytest.mark.usefixtures("keep_everything")
 def test_methods_with_an_embedding_go_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> list[DGZ]:
         return [method(kind, random_state=seed) for kind in (FCLSWGAN, CEGZSL) for seed in (0, 1)]

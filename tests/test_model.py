@@ -502,7 +502,7 @@ def test_added_classes_get_the_weights_of_their_vectors_and_nothing_else_changes
         mapped = model.classifier_.net_.eval()(torch.tensor(numbers.attributes[new])).numpy()
     start = time.perf_counter()
     assert model.add_classes(labels[new], numbers.attributes[new]) is model
-    assert time.perf_counter() - start < 2  # nothing is trained; 0.01 on an idle machine
+    assert time.perf_counter() - start < 0.5
 
     np.testing.assert_array_equal(model.classes_, labels)
     np.testing.assert_array_equal(model.seen_, np.isin(np.arange(100), numbers.seen))
@@ -1462,8 +1462,7 @@ def test_an_automatic_penalty_is_what_folds_of_the_training_rows_say(tmp_path: P
     model.save(tmp_path / "model")
     again = DGZ.load(tmp_path / "model")
     assert (again.seen_penalty, again.seen_penalty_) == ("auto", model.seen_penalty_)
-    # Killed in a fold or after all of them, it goes on with what is there.
-    for _ in range(2):
+    for _ in range(2):  # the second begins after all folds, with what was kept
         kept = quick(seen_penalty="auto").fit(X, Y, VECTORS, checkpoint_folder=tmp_path / "c", checkpoint_seconds=0)
         assert kept.seen_penalty_ == model.seen_penalty_
 
