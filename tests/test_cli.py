@@ -749,6 +749,8 @@ def test_an_item_is_run_and_what_is_missing_is_said(
     assert json.loads(again.stdout) == {
         "items": ["table2", "tableA3"],
         "missing": ["AWA2/att: no folder was given (--data)."],
+        "n_runs": 4,
+        "n_left": 0,
         "report": "runs/reproduce/index.html",
     }
     assert [len(item.blocks) for item in Store(folder).items()] == [1, 0]

@@ -414,16 +414,17 @@ def reproduce(
         write_paper_report(folder)  # of all that did not break
         raise
     page = write_paper_report(folder)
-    if as_json:
-        print_json({"items": [item.name for item in done], "missing": _missing(done), "report": str(page)})
-        return
-    screen = console()
-    for sentence in _missing(done):
-        screen.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
     blocks = [block for item in done for block in item.blocks]
     parts = [part for block in blocks for part in (*block.rows.values(), *block.folds.values())]
     runs = {run for part in parts for run in part}
     left = sum(not Store(folder).is_finished(run) for run in runs)
+    if as_json:
+        counts = {"n_runs": len(runs), "n_left": left}
+        print_json({"items": [item.name for item in done], "missing": _missing(done), **counts, "report": str(page)})
+        return
+    screen = console()
+    for sentence in _missing(done):
+        screen.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
     still = f", {left} of them still to be made," if left else ""
     screen.print(f"{len(done)} items of {len(runs)} runs{still} in {time.perf_counter() - start:.0f} s")
     screen.print(f"Report: {escape(str(page))}", soft_wrap=True)
