@@ -28,6 +28,7 @@ from dgz.files import write_json
 from dgz.paper import Item, Row, Spec, Store, item_names, load_spec, paper_items
 from dgz.paper.spec import parse_spec
 from dgz.records import Record, read_record_file
+from dgz.report.paper_tables import training_seconds
 from dgz.reproduce import _EMBEDDED, _Library, _model, _plan, _subset, compare, reproduce
 from dgz.training import Checkpoints
 
@@ -661,9 +662,39 @@ def test_a_generator_goes_on_where_it_was_broken_off_and_ends_in_the_same_bits(
     assert names_in(broken) == names_in(whole) == {"items", "records"}
     found, expected = records_in(broken), records_in(whole)
     assert len(found) == 3
+    assert sorted(min(set(one.seconds) - {"evaluate"}) for one in found.values()) == [
+        "fit_resumed",
+        "fit_resumed",
+        "fit_together",
+    ]
     assert {name: without_times(one) for name, one in found.items()} == {
         name: without_times(one) for name, one in expected.items()
     }
+
+
+def test_a_rival_without_a_generator_goes_on_too_and_its_time_is_not_taken_for_a_whole_one(
+    specs: dict[str, Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: list[str]
+) -> None:
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    settings = {"n_episode_epochs": 2, "n_episodes": 3, "n_epochs": 3, "batch_size": 16}
+    specs["one"] = spec("one", {"name": "a", "method": "agzsl", "set": settings}, mapped("b"))
+    reproduce(["one"], None, whole, device="cpu")
+    stages = epochs[:5]
+    assert stages == [stages[0]] * 2 + [stages[-1]] * 3
+    epochs.clear()
+
+    break_off(monkeypatch, 3, lambda: reproduce(["one"], None, broken, device="cpu"))
+    assert epochs == stages[:3]
+    reproduce(["one"], None, broken, device="cpu")
+    assert epochs.count(stages[0]) == 2  # none again
+    assert names_in(broken) == names_in(whole) == {"items", "records"}
+    found, expected = records_in(broken), records_in(whole)
+    assert {name: without_times(one) for name, one in found.items()} == {
+        name: without_times(one) for name, one in expected.items()
+    }
+    (resumed,) = (one for one in found.values() if one.method == "AGZSL")
+    assert training_seconds(resumed) is None
+    assert all(training_seconds(one) for one in expected.values())
 
 
 def test_a_generator_goes_on_whichever_of_its_runs_comes_first(

@@ -30,6 +30,7 @@ from dgz.records import Record, is_finished, oracle, read_record, write_record
 from dgz.settings import leaves
 from dgz.tracking import Tracker, open_tracker
 from dgz.trained import TrainedMethod
+from dgz.training import fingerprint, pick_device
 
 _CONFIG, _CHECKPOINTS, _MODEL, _RECORD = "config.json", "checkpoints", "model", "record.json"
 _GENERATOR_ROWS = 40  # of a record's curve: enough to draw it
@@ -168,7 +169,8 @@ def run_many(
     observe : sequence of mapping, optional
         For each model, what else to record of it, as in :func:`run`.
     generator_rows, checkpoint_folder
-        See :func:`~dgz.fit_many`; such models are all trained together, even a single one.
+        See :func:`~dgz.fit_many`; such models are all trained together, even a single one. Methods that have no
+        generator, and no folder of their own, keep the state of their training there, too.
 
     Returns
     -------
@@ -200,10 +202,11 @@ def run_many(
     left = [k for k in range(len(models)) if k not in records]
     errors: dict[int, DGZError] = {}
     wanted = [NOTHING] * len(models) if observe is None else list(observe)
-    options = {"generator_rows": generator_rows, "checkpoint_folder": checkpoint_folder}
+    unfinished = None if checkpoint_folder is None else Path(checkpoint_folder)
+    options = {"generator_rows": generator_rows, "checkpoint_folder": unfinished}
     is_special = any(value is not None for value in options.values())
     composed = {k: model for k in left if isinstance(model := models[k], ComposedMethod)}
-    together = {k: model for k, model in composed.items() if not _has_checkpoints(places[k])}
+    together = {k: model for k, model in composed.items() if not _holds_files(_checkpoints(places[k]))}
     if len(together) > 1 or (together and is_special):  # of a single one, the time is known and checkpoints can be kept
         seconds, broken = _fit_together(list(together.values()), data, **options)
         for k, model in together.items():
@@ -214,7 +217,8 @@ def run_many(
     for k in left:
         if k not in records and k not in errors:
             try:
-                records[k] = _run_alone(models[k], data, places[k], selection, wanted[k])
+                spare = unfinished and unfinished / _mark(models[k], data)
+                records[k] = _run_alone(models[k], data, places[k], selection, wanted[k], spare=spare)
             except DGZError as error:
                 errors[k] = error
     done = [records[k] for k in sorted(records)]
@@ -230,6 +234,7 @@ def _fit_together(
 ) -> tuple[dict[str, float], DGZError | None]:
     """Fit models at once; gives the time that took, and the error where some broke, which are then not fitted."""
     start, broken = time.perf_counter(), None
+    name = "fit_resumed" if _holds_files(options["checkpoint_folder"]) else "fit_together"
     try:
         fit_many(
             models,
@@ -240,7 +245,7 @@ def _fit_together(
         )
     except DGZError as error:
         broken = error
-    return {"fit_together": time.perf_counter() - start, "fitted_together": len(models)}, broken
+    return {name: time.perf_counter() - start, "fitted_together": len(models)}, broken
 
 
 def _run_alone(
@@ -250,13 +255,19 @@ def _run_alone(
     selection: str,
     observe: Observe,
     evaluate_every: int = 0,
+    *,
+    spare: Path | None = None,
 ) -> Record:
-    """Fit one method, from its checkpoints where there are such, and conclude its run."""
-    resumed = _has_checkpoints(place)
+    """Fit one method, from its checkpoints where there are such, and conclude its run.
+
+    Without a ``place``, ``spare`` is where these are.
+    """
+    checkpoints = _checkpoints(place) or spare
+    resumed = _holds_files(checkpoints)
     start = time.perf_counter()
     known = _by_name(data)
     if isinstance(model, TrainedMethod):
-        known |= {"test": data if _is_tested(data) else None, "checkpoint_folder": place and place / _CHECKPOINTS}
+        known |= {"test": data if _is_tested(data) else None, "checkpoint_folder": checkpoints}
     if evaluate_every:
         known["evaluate_every"] = evaluate_every
     model.fit(**known)
@@ -328,8 +339,18 @@ def _is_fitted(model: GZSLClassifier) -> bool:
     return True
 
 
-def _has_checkpoints(place: Path | None) -> bool:
-    return place is not None and (place / _CHECKPOINTS).exists()
+def _checkpoints(place: Path | None) -> Path | None:
+    return place and place / _CHECKPOINTS
+
+
+def _holds_files(folder: Path | None) -> bool:
+    return folder is not None and any(found.is_file() for found in folder.rglob("*"))
+
+
+def _mark(model: GZSLClassifier, data: GZSLData) -> str:
+    """A name for the training of a method on some data on a kind of device."""
+    device = pick_device(getattr(model, "device", "cpu")).type
+    return fingerprint([_config(model, data, 0), device])[:16]
 
 
 def _config(model: GZSLClassifier, data: GZSLData, evaluate_every: int) -> dict[str, Any]:

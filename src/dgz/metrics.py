@@ -67,7 +67,9 @@ def _classes(values: Array, name: str) -> Tensor:
 def _positions(y: Tensor, classes: Tensor, name: str = "") -> Tensor:
     """Place of each label within ``classes``; a stranger is an error under ``name``, or comes last without one."""
     ordered, order = classes.to(y.device).sort()
-    at = torch.searchsorted(ordered, y).clamp(max=len(classes) - 1)
+    # On a processor, torch would wake all threads for some thousand labels, which takes longer than the search.
+    at = torch.searchsorted(ordered, y) if y.is_cuda else torch.from_numpy(np.searchsorted(ordered.numpy(), y.numpy()))
+    at = at.clamp(max=len(classes) - 1)
     found = ordered[at] == y
     if name and not bool(found.all()):
         raise DGZError(f"{name} holds class {int(y[~found][0])}, which is none of the {len(classes)} expected.")

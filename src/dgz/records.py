@@ -57,8 +57,8 @@ class Record:
     oracle : dict, optional
         Scores of the epoch that is best on the test rows, see :func:`oracle`: to be labelled so wherever it is shown.
     seconds : dict
-        Wall-clock time of each part; ``fit_resumed`` instead of ``fit`` where only the end of a training was timed, and
-        ``fit_together`` where the time is that of a number of models trained at once, ``fitted_together``.
+        Wall-clock time of each part; ``fit_together`` instead of ``fit`` where the time is that of a number of models
+        trained at once, ``fitted_together``, and ``fit_resumed`` where only the end of a training was timed.
     device : str
         What it ran on.
     n_parameters : int, optional

@@ -24,10 +24,11 @@ AttributeScaling = Literal["auto", VectorScaling]
 USUAL_NORMS = (0.5, 50.0)
 
 
-def _unit_rows(x: Floats) -> Floats:
+def _of_norm(norm: float, x: Floats) -> Floats:
     norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))  # squares of large float32 values overflow
     norms[norms < 1e-30] = 1  # a row of zeros stays one
     scaled: Floats = x * (1 / norms[:, None]).astype(np.float32)
+    scaled *= np.float32(norm)
     return scaled
 
 
@@ -83,8 +84,9 @@ class FeatureScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise DGZError(f"X has {x.shape[1]} features, but {self.n_features_in_} were fitted.")
         if self.method == "none":
             return x
-        x = (x - self.min_) * self.scale_
-        return _unit_rows(x) * np.float32(self.norm) if self.method == "minmax_l2" else x
+        x = x - self.min_
+        x *= self.scale_
+        return _of_norm(self.norm, x) if self.method == "minmax_l2" else x
 
 
 def has_usual_norms(attributes: Floats) -> bool:
@@ -168,4 +170,4 @@ class AttributeScaler(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.method == "none":
             return attributes
         length = 1.0 if self.method == "unit" else np.sqrt(self.n_features_in_)
-        return _unit_rows(attributes) * np.float32(length)
+        return _of_norm(length, attributes)

@@ -117,5 +117,9 @@ def _worst(record: Record, most: int = 5) -> list[tuple[str, str, float]]:
 def _times(record: Record) -> str:
     """How long each part took, and of how many models that is the time."""
     seconds = dict(record.seconds)
-    shared = {"fit_together": f" of {seconds.pop('fitted_together', 1)} models"}
-    return ", ".join(f"{part.replace('_', ' ')} {value:.1f} s{shared.get(part, '')}" for part, value in seconds.items())
+    n_models = seconds.pop("fitted_together", None)
+    shared = f" of {n_models} models" if n_models else ""
+    return ", ".join(
+        f"{part.replace('_', ' ')} {value:.1f} s{shared if part.startswith('fit') else ''}"
+        for part, value in seconds.items()
+    )

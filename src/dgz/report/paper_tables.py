@@ -305,7 +305,7 @@ def computing_seconds(record: Record) -> float:
 def _shares(record: Record) -> dict[str, float]:
     seconds = dict(record.seconds)
     n_models = seconds.pop("fitted_together", 1)
-    return {name: value / n_models if name == "fit_together" else value for name, value in seconds.items()}
+    return {name: value / n_models if name.startswith("fit") else value for name, value in seconds.items()}
 
 
 def _plain_mean(found: Sequence[Mapping[str, Any]], key: str) -> str:
