@@ -23,7 +23,7 @@ from dgz.generators.center import _CenterTraining
 from dgz.generators.wgan import WGANTraining
 from dgz.many import generator_key
 from dgz.peers import CEGZSL, FCLSWGAN
-from dgz.training import Checkpoints
+from dgz.training import Checkpoints, watching
 
 PARTS: dict[str, Any] = tiny_parts()
 X, Y, VECTORS = PARTS["x_train"], PARTS["y_train"], PARTS["attributes"]
@@ -303,6 +303,18 @@ def test_a_broken_generator_leaves_the_others_fitted(place: int) -> None:
     models = [tiny_model(), tiny_model(random_state=1)]
     models.insert(place, tiny_model(generator__learning_rate=1e38))
     assert_only_broken(models, place)
+
+
+@pytest.mark.parametrize("stage", ["generator", "classifier"])
+def test_what_is_wrong_outside_of_training_is_not_called_a_broken_training(stage: str) -> None:
+    def refuse(at: str, *_: object) -> None:
+        if at == stage:
+            raise DGZError("The disk is full.")
+
+    models = [tiny_model(), tiny_model(random_state=1)]
+    with watching(refuse), pytest.raises(DGZError, match=r"^The disk is full\.$"):
+        fit_many(models, X, Y, VECTORS)
+    assert not any(hasattr(model, "weights_") for model in models)
 
 
 def test_where_all_break_none_is_fitted() -> None:

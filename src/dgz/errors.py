@@ -14,6 +14,10 @@ class DGZError(ValueError):
     """Something the user gave cannot be used as it is."""
 
 
+class BrokenTrainingError(DGZError):
+    """Training came to numbers that are not finite."""
+
+
 class DGZWarning(UserWarning):
     """Something that was done with your data and that you may not expect, in one sentence."""
 

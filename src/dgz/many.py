@@ -18,7 +18,7 @@ from torch import Tensor
 from dgz.classifier import ClassifierTraining, CosineClassifier
 from dgz.data import GZSLData, validation_folds
 from dgz.data.dataset import Floats, Ints
-from dgz.errors import DataError, DGZError
+from dgz.errors import BrokenTrainingError, DGZError
 from dgz.estimator import as_json
 from dgz.frame import Frame
 from dgz.generators import ClassGenerator
@@ -72,8 +72,8 @@ def fit_many(
 
     Raises
     ------
-    DGZError
-        Also when training one of them broke; the others are fitted then.
+    BrokenTrainingError
+        When training some of them broke; the others are fitted.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def _fit_closed(
     for key, group in alike.items():
         broken += _fit_alike(group, X, y, attributes, generators=known.setdefault(key, {}), **options)
     if broken:
-        raise DGZError(
+        raise BrokenTrainingError(
             f"Training broke for {len(broken)} of {len(models)} models, the first with "
             f"lambda_1={broken[0].lambda_1_:g} and random_state={broken[0].random_state}: a smaller learning rate or "
             "other scaling may help."
@@ -293,9 +293,7 @@ def _fit_alike(
                     checkpoints=checkpoints,
                     verbose=verbose,
                 )
-            except DataError:  # of a damaged checkpoint
-                raise
-            except DGZError:
+            except BrokenTrainingError:
                 generators[key] = None
         trained = generators[key]
         if trained is None:
@@ -326,7 +324,7 @@ def _fit_alike(
             )
             try:
                 finished = training.run(verbose=verbose)
-            except DGZError:  # none of them is left
+            except BrokenTrainingError:  # none of them is left
                 broken.extend(members)
                 continue
             for model, classifier in zip(members, finished, strict=True):

@@ -26,7 +26,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from dgz.errors import DataError, DGZError, one_line
+from dgz.errors import BrokenTrainingError, DataError, DGZError, one_line
 from dgz.files import write_whole
 from dgz.progress import Progress
 
@@ -557,7 +557,7 @@ def _require_finite(stage: str, row: Row, checkpoints: Checkpoints | None) -> No
     if broken:
         kept = checkpoints.path(stage) if checkpoints else None
         hint = f" The state before is kept in {kept}." if kept and kept.exists() else ""
-        raise DGZError(
+        raise BrokenTrainingError(
             f"Training the {stage} stopped in epoch {row['epoch']}: its {' and '.join(broken)} is no finite number any "
             f"more; a smaller learning rate or other scaling may help.{hint}"
         )
