@@ -68,7 +68,7 @@ def _positions(y: Tensor, classes: Tensor, name: str = "") -> Tensor:
     """Place of each label within ``classes``; a stranger is an error under ``name``, or comes last without one."""
     ordered, order = classes.to(y.device).sort()
     # On a processor, torch would wake all threads for some thousand labels, which takes longer than the search.
-    at = torch.searchsorted(ordered, y) if y.is_cuda else torch.from_numpy(np.searchsorted(ordered.numpy(), y.numpy()))
+    at = torch.from_numpy(np.searchsorted(ordered.numpy(), y.numpy())) if y.is_cpu else torch.searchsorted(ordered, y)
     at = at.clamp(max=len(classes) - 1)
     found = ordered[at] == y
     if name and not bool(found.all()):
