@@ -724,7 +724,9 @@ def test_an_item_is_run_and_what_is_missing_is_said(
     assert inside("reproduce", "table2", "--row", "DGZ").stderr == (
         "Error: row must be one of DGZ w/o GM, Kernel ridge, found 'DGZ'.\n"
     )
-    part = inside("reproduce", "table2", "--row", "Kernel ridge", "--device", "cpu")
+    part = inside("reproduce", "table2", "--row", "Kernel ridge", "--device", "cpu", "--shared-device")
+    (made,) = Path("runs/reproduce/records").iterdir()
+    assert set(json.loads(made.read_text())["seconds"]) == {"fit_on_shared_device", "evaluate"}
     assert ["numbers-strokes-dgz-without" in part.stderr, "numbers-strokes-center-ridge" in part.stderr] == [
         False,
         True,

@@ -697,6 +697,26 @@ def test_a_rival_without_a_generator_goes_on_too_and_its_time_is_not_taken_for_a
     assert all(training_seconds(one) for one in expected.values())
 
 
+def test_times_on_a_device_that_does_other_work_are_kept_apart_and_nothing_else_changes(
+    specs: dict[str, Spec], tmp_path: Path
+) -> None:
+    rows = [generated(name, {"lambda_1": k + 1}) for k, name in enumerate("ab")]
+    specs["one"] = spec("one", *rows, mapped("c"))
+    for name in ("shared", "alone"):
+        reproduce(["one"], None, tmp_path / name, device="cpu", shared_device=name == "shared")
+    shared, alone = records_in(tmp_path / "shared"), records_in(tmp_path / "alone")
+    assert {name: without_times(one) for name, one in shared.items()} == {
+        name: without_times(one) for name, one in alone.items()
+    }
+    assert all(training_seconds(one) for one in alone.values())
+    assert [training_seconds(one) for one in shared.values()] == [None] * 3
+    counts = sorted(one.seconds.get("fitted_together", 1) for one in shared.values())
+    assert counts == [1, 2, 2]
+    for one in shared.values():
+        assert set(one.seconds) - {"fitted_together"} == {"fit_on_shared_device", "evaluate"}
+        assert one.seconds["fit_on_shared_device"] > 0
+
+
 def test_a_generator_goes_on_whichever_of_its_runs_comes_first(
     specs: dict[str, Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: list[str]
 ) -> None:

@@ -382,6 +382,9 @@ def reproduce(
         str | None, typer.Option(help="Features file to use where a data set has several; res101 by default.")
     ] = None,
     device: Device = "auto",
+    shared_device: Annotated[
+        bool, typer.Option("--shared-device", help="Other work is on the device, too: compare no times of these runs.")
+    ] = False,
     engine: Engine = "local",
     address: Address = None,
     workers: Workers = None,
@@ -407,6 +410,7 @@ def reproduce(
                 rows=row,
                 features=features,
                 device=device,
+                shared_device=shared_device,
                 engine=opened,
                 say=lambda line: typer.echo(line, err=True),
             )

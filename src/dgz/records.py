@@ -58,7 +58,8 @@ class Record:
         Scores of the epoch that is best on the test rows, see :func:`oracle`: to be labelled so wherever it is shown.
     seconds : dict
         Wall-clock time of each part; ``fit_together`` instead of ``fit`` where the time is that of a number of models
-        trained at once, ``fitted_together``, and ``fit_resumed`` where only the end of a training was timed.
+        trained at once, ``fitted_together``, ``fit_resumed`` where only the end of a training was timed, and
+        ``fit_on_shared_device`` where other work slowed it down. The last two are no measure of a method's speed.
     device : str
         What it ran on.
     n_parameters : int, optional

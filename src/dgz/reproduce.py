@@ -66,6 +66,7 @@ def reproduce(
     rows: Sequence[str] | None = None,
     features: str | None = None,
     device: str = "auto",
+    shared_device: bool = False,
     engine: Engine = LOCAL,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Item]:
@@ -91,6 +92,9 @@ def reproduce(
         Which features file to use where a data set has several; ``res101`` by default, or the only one there is.
     device : str
         See :class:`~dgz.DGZ`.
+    shared_device : bool
+        Other work is done on the device meanwhile: what training takes is kept as ``fit_on_shared_device``, and counts
+        in no comparison of times.
     engine : Engine
         Where runs are made, see :func:`~dgz.engines.open_engine`; one group after the other in this process by default.
     say : callable
@@ -115,7 +119,17 @@ def reproduce(
     library = _Library(source, features, quick)
     with Progress("runs") as progress:
         return _carry_out(
-            specs, library, Store(out), progress, engine, quick=quick, seeds=seeds, rows=rows, device=device, say=say
+            specs,
+            library,
+            Store(out),
+            progress,
+            engine,
+            quick=quick,
+            seeds=seeds,
+            rows=rows,
+            device=device,
+            shared_device=shared_device,
+            say=say,
         )
 
 
@@ -205,6 +219,7 @@ def _carry_out(
     quick: bool,
     seeds: int | None,
     device: str,
+    shared_device: bool = False,
     rows: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Item]:
@@ -230,7 +245,7 @@ def _carry_out(
     for item, _ in planned:
         store.write_item(item)
     progress.total = len(left)
-    _make(left, store, progress, say, engine, workshop, wants_gpu=device != "cpu")
+    _make(left, store, progress, say, engine, workshop, wants_gpu=device != "cpu", shared_device=shared_device)
     return [item for item, _ in planned]
 
 
@@ -513,6 +528,7 @@ def _make(
     workshop: _Workshop,
     *,
     wants_gpu: bool,
+    shared_device: bool,
 ) -> None:
     """Make runs, group by group; a group that another process is at is left to it until nothing else is left to do."""
     groups: dict[str, list[_Run]] = {}
@@ -551,7 +567,7 @@ def _make(
                 if isinstance(made, LostWorkError):
                     made = _Made([None] * len(todo), str(made))
                 with lock:
-                    broken.extend(_keep(todo, made, store))
+                    broken.extend(_keep(todo, made, store, shared_device))
                     progress.advance(len(members), note=members[0].name)
                 say(f"{made.seconds:6.1f} s  {len(todo):3d} x {todo[0].name}")
         finally:
@@ -620,18 +636,25 @@ def _in_place(runs: Sequence[_Run], records: Sequence[Record]) -> list[Record | 
     return found
 
 
-def _keep(runs: Sequence[_Run], made: _Made, store: Store) -> list[str]:
+def _keep(runs: Sequence[_Run], made: _Made, store: Store, shared_device: bool) -> list[str]:
     """Keep the records of a group of runs; gives sentences about those that broke."""
     broken = []
     for one, record in zip(runs, made.records, strict=True):
         if record is None:
             broken.append(f"{one.name} ({made.sentence})")
         else:
+            if shared_device:
+                record = replace(record, seconds={_on_shared_device(name): s for name, s in record.seconds.items()})
             # Names of hundreds of classes in hundreds of files: the data set has them, and its hash is there.
             store.write(one.name, replace(record, quick=one.quick, class_names={}))
     if not broken:
         shutil.rmtree(store.folder / ".unfinished" / runs[0].group, ignore_errors=True)
     return broken
+
+
+def _on_shared_device(part: str) -> str:
+    """The name for the time of a part of a run that did not have the device to itself."""
+    return "fit_on_shared_device" if part in {"fit", "fit_together"} else part
 
 
 def _toy_record(one: _Run) -> Record:

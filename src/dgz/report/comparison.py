@@ -23,12 +23,13 @@ from dgz.report.paper_tables import (
 )
 
 _ORDER_NOTE = (
-    "In the order of H. Seconds are those of training one model, on the device above; closed forms use its processor "
-    "alone. Parameters are all numbers that are learned and used after training."
+    "In the order of H. Seconds are those of training one model, on the device above, with nothing else at work there; "
+    "closed forms use its processor alone. Parameters are all numbers that are learned and used after training."
 )
 _PARETO_NOTE = (
     "Each dot is a method: mean H over seeds by the rule last, with bars of one sample standard deviation, over mean "
-    "training seconds. The line is the best H to be had for a time; where it rises, no other method beats both."
+    "training seconds; one whose time is not known is left out. The line is the best H to be had for a time; where it "
+    "rises, no other method beats both."
 )
 _NEAR_X, _NEAR_Y = 0.32, 0.04  # shares of the axes within which two labels would touch
 

@@ -292,7 +292,7 @@ def times_table(found: Sequence[Record]) -> Table:
 
 
 def training_seconds(record: Record) -> float | None:
-    """What training took, with its share of one that several had in common; None where only its end was timed."""
+    """What training took, with its share of one that several had in common; None where that is not known."""
     shares = _shares(record)
     return next((shares[name] for name in ("fit", "fit_together") if name in shares), None)
 
