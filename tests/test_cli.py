@@ -731,12 +731,12 @@ def test_an_item_is_run_and_what_is_missing_is_said(
         False,
         True,
     ]
-    assert "1 items of 6 runs, 5 of them still to be made, in " in part.stdout
+    assert "1 item of 6 runs, 5 of them still to be made, in " in part.stdout
     answer = inside("reproduce", "table2", "--device", "cpu")
     assert answer.returncode == 0, answer.stderr
     missing, summary, report = answer.stdout.splitlines()
     assert missing == "missing: AWA2/att: no folder was given (--data)."
-    assert summary.startswith("1 items of 6 runs in ")  # with those on folds
+    assert summary.startswith("1 item of 6 runs in ")  # with those on folds
     assert report == "Report: runs/reproduce/index.html"
     assert answer.stderr.count(" s    1 x numbers-strokes-dgz-without-generator-") == 5
     folder = Path("runs/reproduce")

@@ -430,7 +430,8 @@ def reproduce(
     for sentence in _missing(done):
         screen.print(f"[yellow]missing:[/] {escape(sentence)}", soft_wrap=True)
     still = f", {left} of them still to be made," if left else ""
-    screen.print(f"{len(done)} items of {len(runs)} runs{still} in {time.perf_counter() - start:.0f} s")
+    items_done = "1 item" if len(done) == 1 else f"{len(done)} items"
+    screen.print(f"{items_done} of {len(runs)} runs{still} in {time.perf_counter() - start:.0f} s")
     screen.print(f"Report: {escape(str(page))}", soft_wrap=True)
 
 

@@ -234,7 +234,9 @@ def _fit_together(
 ) -> tuple[dict[str, float], DGZError | None]:
     """Fit models at once; gives the time that took, and the error where some broke, which are then not fitted."""
     start, broken = time.perf_counter(), None
-    name = "fit_resumed" if _holds_files(options["checkpoint_folder"]) else "fit_together"
+    name = "fit_together" if len(models) > 1 else "fit"
+    if _holds_files(options["checkpoint_folder"]):
+        name = "fit_resumed"
     try:
         fit_many(
             models,
@@ -245,7 +247,8 @@ def _fit_together(
         )
     except DGZError as error:
         broken = error
-    return {name: time.perf_counter() - start, "fitted_together": len(models)}, broken
+    shared = {"fitted_together": len(models)} if len(models) > 1 else {}
+    return {name: time.perf_counter() - start, **shared}, broken
 
 
 def _run_alone(
