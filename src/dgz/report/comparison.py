@@ -23,8 +23,9 @@ from dgz.report.paper_tables import (
 )
 
 _ORDER_NOTE = (
-    "In the order of H. Seconds are those of training one model, on the device above, with nothing else at work there; "
-    "closed forms use its processor alone. Parameters are all numbers that are learned and used after training."
+    "In the order of H. Seconds are those of training one model, on the device above; closed forms use its processor "
+    "alone, and runs that are marked as beside other work do not count. Parameters are all numbers that are learned "
+    "and used after training."
 )
 _PARETO_NOTE = (
     "Each dot is a method: mean H over seeds by the rule last, with bars of one sample standard deviation, over mean "
