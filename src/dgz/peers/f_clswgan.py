@@ -22,7 +22,7 @@ class FCLSWGAN(SoftmaxMethod):
     On CUB with sentence vectors (ResNet-50, 3 seeds), H after the last epoch is 27.6, 14.1 points below
     :class:`~dgz.peers.NearestPrototype`; with attributes it is 8.1 above. The generator is not at fault: T1 is 76.5,
     25.8 above. The softmax goes over to the seen classes as its epochs go by, and has H 56.4 at the one that is best on
-    the test rows.
+    the test rows; at the one that three leak-free folds of the training rows choose, it is 54.9 (one seed).
 
     Parameters are those of :class:`~dgz.peers.softmax.SoftmaxMethod`; the generator is by default a
     :class:`~dgz.generators.WGANGP` with ``class_weight`` 0.01, one hidden layer and batches of 64.
