@@ -48,6 +48,7 @@ _QUICK = {"generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
 # default; contrastive generators compare all pairs of a step, so that large steps are slow.
 _QUICK_METHOD = {"n_epochs": 2, "n_per_class": 10, "batch_size": 1024, "n_steps": 10, "steps_per_epoch": 10}
 _QUICK_METHOD |= {"n_episode_epochs": 1, "n_episodes": 10, "n_unseen_epochs": 2, "n_unseen_per_class": 10}
+_QUICK_METHOD |= {"n_row_epochs": 1, "row_batch_size": 1024}
 _QUICK_GENERATOR = {"n_epochs": 1, "batch_size": 256, "n_critic": 1, "n_contrasts": 2}
 Method = TypeVar("Method", bound=GZSLClassifier)
 

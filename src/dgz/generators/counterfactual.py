@@ -163,24 +163,25 @@ class CounterfactualVAEGAN(FeedbackVAEGAN):
         return mean, log_var
 
     @torch.no_grad()
-    def counterfactuals(self, x: Tensor, attributes: Tensor, rng: torch.Generator | None = None) -> Tensor:
+    def counterfactuals(self, x: Tensor, attributes: Tensor, noise: Tensor | None = None) -> Tensor:
         """What rows x (n, d_x) would be, were they of the classes with the vectors ``attributes`` (C, d_a).
 
         Parameters
         ----------
         x, attributes : (n, d_x), (C, d_a)
-        rng : torch.Generator, optional
-            Draws a code for each row and class from the row's encoding; without it, the encoding's mean is the code.
+        noise : (m, C, d_z), optional
+            How far m codes of each row and class are from the mean of the row's encoding, in units of its standard
+            deviation; without it, the mean is the code.
 
         Returns
         -------
-        (n, C, d_x)
+        (n, C, d_x) or (n, m, C, d_x)
             Rows in the space of the features, not in that of ``embed``.
         """
-        mean, log_var = self.encode(x[:, None], attributes)
-        if rng is not None:
-            mean = draw_codes(mean, log_var, len(attributes), rng)
-        return as_rows(self.decode(mean, attributes, self.synthesis_strength))
+        codes, log_var = self.encode(x[:, None], attributes)
+        if noise is not None:
+            codes = codes[:, None] + (log_var[:, None] / 2).exp() * noise
+        return as_rows(self.decode(codes, attributes, self.synthesis_strength))
 
     def _trainee(self, x: Tensor, y: Tensor, attributes: Tensor, seed: int, precision: Precision) -> Trainee:
         return CounterfactualTraining(self, x, y, attributes, seed, precision)

@@ -107,19 +107,14 @@ class ScoringMethod(TrainedMethod):
         return 1
 
     @torch.no_grad()
-    def _compare_all(
-        self, x: Tensor, vectors: Tensor, compare: Callable[[Tensor, Tensor], Tensor] | None = None
-    ) -> Tensor:
-        """What :meth:`_compare`, or a part of it, gives, by blocks of rows and with whole float32 products."""
+    def _compare_all(self, x: Tensor, vectors: Tensor) -> Tensor:
+        """What :meth:`_compare` gives, by blocks of rows and with whole float32 products."""
         size = max(_MOST_VALUES // (len(vectors) * self._values_per_pair(x.shape[1])), 1)
         with multiplying("float32", x.device):
-            return torch.cat([(compare or self._compare)(rows, vectors) for rows in torch.split(x, size)])
+            return torch.cat([self._compare(rows, vectors) for rows in torch.split(x, size)])
 
-    def _watch(self, task: Task, compare: Callable[[Tensor], Tensor] | None = None) -> Callable[[int], Row] | None:
-        """What finds U, S, H and T1 after an epoch, where there are test rows.
-
-        ``compare`` gives the scores (n, C) of the test rows of either kind; by default it is :meth:`_compare_all`.
-        """
+    def _watch(self, task: Task) -> Callable[[int], Row] | None:
+        """What finds U, S, H and T1 after an epoch, where there are test rows."""
         if task.test is None:
             return None
         x_seen, y_seen, x_unseen, y_unseen = task.test
@@ -127,7 +122,7 @@ class ScoringMethod(TrainedMethod):
 
         def after_epoch(epoch: int) -> Row:
             # Where training has broken, it says so itself, a moment later.
-            parts = [compare(x) if compare else self._compare_all(x, task.vectors) for x in (x_seen, x_unseen)]
+            parts = (self._compare_all(x, task.vectors) for x in (x_seen, x_unseen))
             found = (scores.nan_to_num(nan=-math.inf) for scores in parts)
             on_seen, on_unseen = (decide(scores, seen, unseen) for scores in found)
             acc_seen = macro_accuracy(y_seen, on_seen.predict(), seen)
