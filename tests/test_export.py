@@ -21,7 +21,7 @@ from dgz.peers import METHODS, make_method
 from dgz.peers.closed_form import ClosedForm
 from dgz.reproduce import shortened
 
-NETWORKS = [name for name, kind in METHODS.items() if not issubclass(kind, ClosedForm)]
+NETWORKS = [name for name, kind in METHODS.items() if not issubclass(kind, ClosedForm) and name != "gcm-cf"]
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +140,13 @@ def test_a_closed_form_is_no_network(data: GZSLData, tmp_path: Path) -> None:
     model = fitted(make_method("sae"), data)
     with pytest.raises(DGZError, match="A SAE is no network"):
         export_onnx(model, tmp_path / "m.onnx")
+
+
+def test_a_method_that_trains_in_use_is_no_file(data: GZSLData, tmp_path: Path) -> None:
+    model = fitted(shortened(make_method("gcm-cf")), data)
+    with pytest.raises(DGZError, match="A GCMCF trains networks for the rows that it is asked about, which no ONNX"):
+        export_onnx(model, tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_backbone_of_another_width_is_refused(data: GZSLData, tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def export_onnx(
     Parameters
     ----------
     model : GZSLClassifier
-        Fitted; of a method that scores in PyTorch, which all but the closed forms do.
+        Fitted; of a method that scores by networks, which all do but the closed forms, and GCM-CF, which trains some
+        for each row.
     path : str or Path
         The file.
     backbone : Backbone, optional
@@ -84,6 +85,11 @@ def export_onnx(
     check_is_fitted(model)
     if not isinstance(model, TrainedMethod):
         raise DGZError(f"A {type(model).__name__} is no network: there is nothing to write as ONNX.")
+    if model.learns_in_use:
+        raise DGZError(
+            f"A {type(model).__name__} trains networks for the rows that it is asked about, which no ONNX file can do; "
+            f"'dgz predict' and 'dgz serve' can."
+        )
     if backbone is not None and backbone.d_x != model.n_features_in_:
         raise DGZError(
             f"{backbone.name} makes {backbone.d_x} features of a picture, but the model reads {model.n_features_in_}."

@@ -7,7 +7,7 @@ Right of the estimator's face, which it is one more layer of; left of the method
 from abc import abstractmethod
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class TrainedMethod(GZSLClassifier):
         A row per epoch of each stage: losses, and test scores where ``fit`` was given test rows.
     """
 
+    learns_in_use: ClassVar[bool] = False  # whether something is trained for the rows that are asked about
     feature_scaling: FeatureScaling
     attribute_scaling: AttributeScaling
     device: str

@@ -107,6 +107,7 @@ class GCMCF(ScoringMethod):
     (5,)
     """
 
+    learns_in_use = True
     # The released scripts: cf.py and eval_two_stage_cf.py; CUB's unseen softmax is of eval_two_stage_baseline.py. They
     # are of attributes alone.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -311,7 +312,8 @@ class GCMCF(ScoringMethod):
         In double precision; found once for a row.
         """
         keys = [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in x.cpu().numpy()]
-        gaps = {key: self._judged[key] for key in keys if key in self._judged}
+        # Other threads may ask meanwhile, and what is remembered change at any moment.
+        gaps = {key: gap for key in keys if (gap := self._judged.get(key)) is not None}
         new = {key: place for place, key in enumerate(keys) if key not in gaps}
         if new:
             found = self._train_row_softmaxes(x[list(new.values())], vectors)
