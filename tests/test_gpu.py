@@ -4,8 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+
+from dgz import load_numbers
+from dgz.generators import CounterfactualVAEGAN
+from dgz.peers import GCMCF
 
 
 @pytest.mark.slow
@@ -14,3 +19,21 @@ def test_the_gpu_gives_the_same_answers():
     script = Path(__file__).parent.parent / "benchmarks" / "check_gpu.py"
     done = subprocess.run([sys.executable, script, "--quick"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_model_that_trains_in_use_says_the_same_wherever_it_is_loaded(tmp_path):
+    data = load_numbers(0, n_train=5, n_test=2)
+    generator = CounterfactualVAEGAN(n_epochs=2, hidden=(64,), d_decoder=48, n_critic=1, n_contrasts=5)
+    settings = {
+        "n_per_class": 30,
+        "n_epochs": 2,
+        "n_unseen_epochs": 2,
+        "row_batch_size": 200,
+        "row_learning_rate": 0.01,
+    }
+    one = GCMCF(generator=generator, **settings, precision="float32", device="cuda")
+    one.fit(data.x_train, data.y_train, data.attributes).save(tmp_path / "model")
+    there = one.decision_function(data.x_test_unseen)
+    here = GCMCF.load(tmp_path / "model").decision_function(data.x_test_unseen)
+    np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-3 * np.abs(there).max())

@@ -332,13 +332,13 @@ class GCMCF(ScoringMethod):
         batch_size = n_made if settings["row_batch_size"] is None else settings["row_batch_size"]
         y = torch.cat([kept.y, n_seen + torch.arange(n_unseen, device=x.device).repeat(n_made)])
         d_row, d_z = generator.embedded_width(x.shape[1]), generator.d_prior or vectors.shape[1]
-        # What chance decides is the same for all rows: each of them has its verdict, whatever else is asked.
-        chance = random_stream(self.seed_, "softmaxes of single rows", x.device)
-        drawn: dict[str, Any] = {"generator": chance, "device": x.device}
-        noise = torch.randn(n_made, n_unseen, d_z, **drawn)
-        start = _WEIGHTS_STD * torch.randn(len(vectors), d_row, **drawn)
-        order = torch.cat([torch.randperm(len(y), **drawn) for _ in range(settings["n_row_epochs"])])
-        batches = [_batch(at, len(kept.y), y) for at in torch.split(order, batch_size)]
+        # What chance decides is the same for all rows: each of them has its verdict, whatever else is asked. It is
+        # drawn on the processor, so that a model gives the same verdicts wherever it is loaded.
+        chance = random_stream(self.seed_, "softmaxes of single rows")
+        noise = torch.randn(n_made, n_unseen, d_z, generator=chance).to(x.device)
+        start = _WEIGHTS_STD * torch.randn(len(vectors), d_row, generator=chance).to(x.device)
+        order = torch.cat([torch.randperm(len(y), generator=chance) for _ in range(settings["n_row_epochs"])])
+        batches = [_batch(at, len(kept.y), y) for at in torch.split(order.to(x.device), batch_size)]
         # Rows, and weights with their gradients and moments.
         n_values = d_row * (n_made * n_unseen + 3 * batch_size + 5 * len(vectors))
         gaps = []
