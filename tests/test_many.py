@@ -16,13 +16,14 @@ from sklearn.exceptions import NotFittedError
 import dgz.many
 from conftest import tiny_parts
 from dgz import DGZ, fit_many, gzsl_scores, load_numbers
-from dgz.data import GZSLData
+from dgz.data import GZSLData, validation_folds
 from dgz.errors import DGZError
-from dgz.generators import CVAE, WGANGP, CenterMapper, ContrastiveWGANGP
+from dgz.frame import Frame
+from dgz.generators import CVAE, WGANGP, AlignedVAEs, CenterMapper, ContrastiveWGANGP
 from dgz.generators.center import _CenterTraining
 from dgz.generators.wgan import WGANTraining
-from dgz.many import generator_key
-from dgz.peers import CEGZSL, FCLSWGAN
+from dgz.many import generator_key, pseudo_rows_on
+from dgz.peers import CADAVAE, CEGZSL, FCLSWGAN
 from dgz.training import Checkpoints, watching
 
 PARTS: dict[str, Any] = tiny_parts()
@@ -624,3 +625,23 @@ def test_what_is_kept_of_a_generator_serves_whichever_classifiers_come(tmp_path:
 def test_a_generator_in_two_scalings_has_two_files(tmp_path: Path) -> None:
     models = [tiny_model(), tiny_model(feature_scaling="minmax")]
     fit_many(models, X, Y, VECTORS, checkpoint_folder=tmp_path)
+
+
+def test_folds_have_the_balance_of_real_and_pseudo_rows_that_there_will_be_in_the_end() -> None:
+    data = load_numbers(0, n_train=5)
+    fold = validation_folds(data, 3)[0]
+    sizes = (len(data.x_train), len(data.seen), len(data.unseen))
+
+    def balances(model: Frame) -> list[float]:
+        """Pseudo rows for each row that the classifier learns from: in the end, and on the fold."""
+        rows = model._new_generator().n_training_rows
+        on_fold = pseudo_rows_on(fold, model, *sizes) * len(fold.unseen) / rows(len(fold.x_train), len(fold.seen))
+        return [model.n_per_class * sizes[2] / rows(*sizes[:2]), on_fold]
+
+    in_the_end, on_fold = balances(DGZ.without_generator(n_per_class=40))
+    assert in_the_end == 2.0
+    assert on_fold == pytest.approx(in_the_end, rel=0.02)
+    # CADA-VAE's classifier learns from so many rows of each seen class, however many there are.
+    in_the_end, on_fold = balances(CADAVAE(generator=AlignedVAEs(n_per_seen=100), n_per_class=200))
+    assert in_the_end == 0.5
+    assert on_fold == pytest.approx(in_the_end, rel=0.02)

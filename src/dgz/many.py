@@ -154,13 +154,14 @@ def choose_on_folds(
         As in :func:`fit_many`.
     """
     searches = [_Search(model) for model in models]
-    n_unseen = len(attributes) - len(np.unique(positions))
+    n_seen = len(np.unique(positions))
+    sizes = (len(X), n_seen, len(attributes) - n_seen)
     folds = _folds(X, positions, attributes) if any(one.next is not None for one in searches) else []
     generators: list[dict[str, Any]] = [{} for _ in folds]
     while asking := [one for one in searches if one.next is not None]:
         told: list[list[GZSLScores]] = [[] for _ in asking]
         for number, fold in enumerate(folds):
-            twins = [one.twin(pseudo_rows_on(fold, len(X), n_unseen, one.model.n_per_class)) for one in asking]
+            twins = [one.twin(pseudo_rows_on(fold, one.model, *sizes)) for one in asking]
             place = None if checkpoint_folder is None else Path(checkpoint_folder) / f"fold-{number}"
             known: dict[str, Any] = {"checkpoint_folder": place, "generators": generators[number], "verbose": verbose}
             with part(f"fold {number + 1}"):
@@ -181,15 +182,18 @@ def _folds(X: Floats, positions: Ints, attributes: Floats) -> list[GZSLData]:
     return validation_folds(data, min(_N_FOLDS, len(data.seen)))
 
 
-def pseudo_rows_on(fold: GZSLData, n_rows: int, n_unseen: int, n_per_class: int) -> int:
+def pseudo_rows_on(fold: GZSLData, model: Frame, n_rows: int, n_seen: int, n_unseen: int) -> int:
     """Pseudo rows of each class on a fold, so that there are as many for each training row as there will be in the end.
 
     It is between these two kinds of rows that λ1 and the penalty on seen classes balance. In the end, there are
-    ``n_rows`` training rows, and ``n_per_class`` pseudo rows for each of ``n_unseen`` classes.
+    ``n_rows`` training rows of ``n_seen`` classes, of which the model's classifier learns from as many as its generator
+    says, and ``n_per_class`` pseudo rows for each of ``n_unseen`` classes.
     """
     if not n_unseen:
-        return n_per_class
-    return max(round(n_per_class * n_unseen / n_rows * len(fold.x_train) / len(fold.unseen)), 1)
+        return model.n_per_class
+    learned_from = model._new_generator().n_training_rows
+    in_the_end, here = learned_from(n_rows, n_seen), learned_from(len(fold.x_train), len(fold.seen))
+    return max(round(model.n_per_class * n_unseen / in_the_end * here / len(fold.unseen)), 1)
 
 
 class _Search:

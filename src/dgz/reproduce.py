@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,8 +41,9 @@ from dgz.trained import TrainedMethod
 from dgz.training import one_thread
 
 _TOY, _TOY_EPOCHS = "toy", 600
-# Settings that methods did not have when the first runs were named, with the values that those runs had.
+# Settings that methods and generators did not have when the first runs were named, with the values that those runs had.
 _ADDED_LATER = {"seen_penalty": 0.0, "n_members": 1}
+_ADDED_LATER_TO_GENERATORS = {"freeze_refiner": True}
 _QUICK = {"generator_epochs": 1, "steps": 4, "seeds": 2, "folds": 2}
 # The most of each setting, where a method or its generator has it. Of rows in a step, f-CLSWGAN has n_per_class by
 # default; contrastive generators compare all pairs of a step, so that large steps are slow.
@@ -395,6 +396,15 @@ def _plan(
     return Item(name=spec.name, quick=quick, blocks=blocks, missing=missing), runs
 
 
+def _as_first_named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings without those that were added later, where they are what they were before."""
+    named = {name: value for name, value in settings.items() if (name, value) not in _ADDED_LATER.items()}
+    if inner := named.get("generator"):
+        later = _ADDED_LATER_TO_GENERATORS.items()
+        named["generator"] = {name: value for name, value in inner.items() if (name, value) not in later}
+    return named
+
+
 def _run(
     row: Row,
     source: _Source | None,
@@ -414,12 +424,9 @@ def _run(
     if quick:
         row = replace(row, evaluate_every=min(row.evaluate_every, 1))
     settings = None if model is None else {**model.settings(), "device": None, "verbose": None}
-    for name, value in _ADDED_LATER.items():
-        if settings and settings.get(name) == value:
-            del settings[name]
     known = {
         "method": row.method,
-        "settings": settings or row.set,
+        "settings": _as_first_named(settings) if settings else row.set,
         "data": None if source is None else library.load(source).record()["hashes"],
         "fold": fold,
         "subset": row.subset,

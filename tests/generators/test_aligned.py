@@ -338,6 +338,7 @@ def test_a_classifier_learns_from_so_many_latent_vectors_of_each_seen_class(n_pe
     latent, y = generator.training_rows(data.x, data.y, random_stream(0, "test"))
     assert latent.shape == (4 * n_per_seen, 3)
     assert torch.bincount(y).tolist() == [n_per_seen, 0, n_per_seen, n_per_seen, 0, n_per_seen]
+    assert len(latent) == generator.n_training_rows(len(data.x), len(SEEN))
     assert not latent.requires_grad
     (picked,) = seen_by
     for label in SEEN:

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from torch.nn.functional import leaky_relu, normalize
 
 from dgz.errors import DGZError
-from dgz.generators import GENERATORS, CounterfactualVAEGAN, FeedbackVAEGAN, vaegan
+from dgz.generators import GENERATORS, CounterfactualVAEGAN, FeedbackVAEGAN, feedback, vaegan
 from dgz.generators.counterfactual import contrast, draw_codes
 from dgz.generators.vaegan import as_rows
 from dgz.model import DGZ
@@ -217,6 +217,25 @@ def test_what_is_minimised_is_what_one_would_write_down(variant, monkeypatch):
         assert losses["contrast loss"].item() == pytest.approx(sum(contrasts).item() / 2, rel=1e-3)
     else:
         assert "contrast loss" not in losses
+
+
+def test_the_decoder_learns_from_real_rows_without_a_weight(monkeypatch):
+    data, losses = rows(), []
+    trainee = training_of(tiny(decoder_weight=0.01), data)
+    monkeypatch.setattr(feedback, "descend", lambda optimizer, loss: losses.append((optimizer, loss.item())))
+    trainee._step_critic(data.x, data.x, data.y, torch.full((len(data.x), 1), 0.5))
+    found = trainee.generator.describe(data.x)[0]
+    (optimizer, loss), expected = losses[0], feedback.weighted_l1(found, trainee.targets[data.y])
+    assert optimizer is trainee.optimizers["decoder"]
+    assert loss == pytest.approx(expected.item(), rel=1e-6)
+    # TF-VAEGAN's has the weight there, too.
+    plain = FeedbackVAEGAN(hidden=(16,), d_decoder=7, decoder_weight=0.01)
+    plain.build(4, 5, random_stream(0, "generator's start")).noise_ = 0.0
+    plain._trainee(data.x, data.y, data.attributes, 0, "float32")._step_critic(
+        data.x, data.x, data.y, torch.full((len(data.x), 1), 0.5)
+    )
+    found = plain.describe(data.x)[0]
+    assert losses[1][1] == pytest.approx(0.01 * feedback.weighted_l1(found, trainee.targets[data.y]).item(), rel=1e-6)
 
 
 def test_noise_may_lead_the_target_out_of_the_range():

@@ -175,6 +175,31 @@ def test_the_generators_loss_has_the_modules_with_its_weight():
     assert trainee.n_steps == 2  # two passes over what is less than a batch
 
 
+@pytest.mark.parametrize("options", [{}, {"freeze_refiner": True}, {"refining_weight": 0.0}])
+def test_the_module_learns_from_generated_rows_unless_it_is_frozen(options):
+    trainee = training_of(tiny(**options), rows())
+    trainee._step_critic = lambda *args: torch.zeros(())
+    before = {name: [v.clone() for v in net.state_dict().values()] for name, net in trainee.networks.items()}
+    trainee.step()
+    moved = {
+        name
+        for name, net in trainee.networks.items()
+        if any((new != old).any() for new, old in zip(net.state_dict().values(), before[name], strict=True))
+    }
+    assert moved == {"generator", "encoder", "penalty"} | (set() if options else {"refiner"})
+
+
+def test_centres_learn_as_fast_as_the_generator_and_the_module_at_its_own_rate():
+    trainee = training_of(tiny(learning_rate=0.02, refining_rate=0.003), rows())
+    rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in trainee.optimizers.items()}
+    assert rates == {"encoder": 0.02, "generator": 0.02, "critic": 0.02, "refiner": 0.003, "centers": 0.02}
+    before = trainee.centers.values.detach().clone()
+    x, y = trainee.draw(1)
+    trainee._step_critic(x, x.flip(0), y, torch.full((len(x), 1), 0.5))
+    # Adam's first step is as long as the rate.
+    assert (trainee.centers.values - before).abs().max().item() == pytest.approx(0.02, rel=1e-3)
+
+
 def test_all_networks_are_moved_by_a_step():
     trainee = training_of(tiny(), rows())
     before = {name: [v.clone() for v in net.state_dict().values()] for name, net in trainee.networks.items()}
@@ -233,6 +258,7 @@ def test_attribute_noise_changes_what_is_learned():
         ({"refining_weight": float("nan")}, "refining_weight must be"),
         ({"refining_rate": 0.0}, "refining_rate must be"),
         ({"d_refined": 0}, "d_refined must be"),
+        ({"freeze_refiner": "no"}, "freeze_refiner must be True or False"),
     ],
 )
 def test_bad_settings_get_a_sentence(options, sentence):

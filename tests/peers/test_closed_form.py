@@ -106,8 +106,30 @@ def test_settings_are_those_with_the_best_mean_h_over_folds(
     assert {name: getattr(model, f"{name}_") for name in FEW[kind]} == best[1]
     # The softmax of a fold starts from that of another ridge, all else is the same to the last bits.
     assert model.seen_penalty_ == pytest.approx(best[2], abs=1e-5)
-    given = clone_with(model, seen_penalty=0.25).fit(numbers.x_train, numbers.y_train, numbers.attributes)
-    assert given.seen_penalty_ == 0.25
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_a_given_penalty_settings_are_those_with_the_best_mean_h_at_it(
+    kind: type[ClosedForm], numbers: GZSLData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "tried", FEW[kind])
+    train = GZSLData(x_train=numbers.x_train, y_train=numbers.y_train, attributes=numbers.attributes)
+    folds = validation_folds(train, 3, random_state=1)
+    points = [dict(zip(FEW[kind], values, strict=True)) for values in product(*FEW[kind].values())]
+    points = [point for point in points if point.get("space") != "shared"]
+    chosen = []
+    for penalty in (-0.05, 0.0, 0.25):
+        model = kind(**dict.fromkeys(FEW[kind], "auto"), seen_penalty=penalty, random_state=1)
+        model.fit(numbers.x_train, numbers.y_train, numbers.attributes)
+        assert model.seen_penalty_ == penalty
+        chosen.append({name: getattr(model, f"{name}_") for name in FEW[kind]})
+        found = []
+        for point in points:
+            alone = [kind(**point, seen_penalty=penalty).fit(f.x_train, f.y_train, f.attributes) for f in folds]
+            found.append(np.mean([gzsl_scores(one, f).h for one, f in zip(alone, folds, strict=True)]))
+        assert found[points.index(chosen[-1])] == pytest.approx(max(found), abs=1e-6)
+    if kind is NearestPrototype:  # what is best where the penalty is free is not best under every penalty
+        assert chosen[0] != chosen[1] or chosen[1] != chosen[2]
 
 
 def clone_with(model: ClosedForm, **changes: Any) -> ClosedForm:

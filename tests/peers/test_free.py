@@ -27,6 +27,10 @@ def test_settings_are_those_of_the_released_scripts() -> None:
     )  # fmt: skip
     assert (sun.generator.margin, sun.generator.refining_weight, sun.generator.batch_size) == (120, 0.1, 512)
     assert sun.learning_rate == 5e-4
+    assert [one.generator.gan_weight for one in (cub, awa, sun)] == [10, 10, 1]
+    assert [one.generator.learning_rate for one in (cub, awa, sun)] == [1e-4, 1e-5, 2e-4]
+    assert [one.generator.freeze_refiner for one in (cub, awa, sun)] == [True, True, False]
+    assert not generator.freeze_refiner
 
 
 def test_it_recognises_classes_without_training_rows() -> None:

@@ -92,7 +92,7 @@ PUBLISHED = {
 # Rows per class, a row's softmax's learning rate and epochs; the seen one's learning rate, epochs and batch; the unseen
 # one's rows, rate, β1, epochs and batch.
 CLASSIFIERS = {
-    "AWA2": (1800, 1e-3, 2, 1e-3, 15, None, 100, 2e-3, 0.9, 2, 300),
+    "AWA2": (1800, 1e-3, 2, 1e-3, 15, 400, 100, 2e-3, 0.9, 2, 300),
     "CUB": (300, 1e-3, 5, 1e-3, 15, None, 200, 5e-4, 0.5, 9, 500),
     "SUN": (400, 5e-4, 6, 5e-4, 20, 1400, 400, 1e-3, 0.9, 2, 1400),
     "APY": (1800, 1e-3, 2, 1e-3, 15, None, 300, 2e-3, 0.9, 3, 1000),

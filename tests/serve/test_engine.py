@@ -168,7 +168,8 @@ def test_many_threads_ask_while_classes_come_and_go(model: DGZ, data: GZSLData) 
         while not done.is_set():
             snapshot, scores = engine.scores(rows)
             places = [snapshot.names.index(name) for name in model.classes_]
-            if scores.shape[1] != len(snapshot.names) or not np.array_equal(scores[:, places], expected):
+            # With another number of classes, a processor may add in another order: not all bits are the same.
+            if scores.shape[1] != len(snapshot.names) or not np.allclose(scores[:, places], expected, atol=1e-6):
                 wrong.append(snapshot)
 
     threads = [threading.Thread(target=ask) for _ in range(3)]

@@ -174,6 +174,10 @@ class AlignedVAEs(ClassGenerator):
         latent = [self._draw(self.embedding_(x[rows]), rng) for rows in torch.split(picked, BLOCK)]
         return torch.cat(latent), y[picked]
 
+    def n_training_rows(self, n_rows: int, n_classes: int) -> int:
+        """How many rows ``training_rows`` makes of real ones of ``n_classes`` classes, however many these are."""
+        return self.n_per_seen * n_classes
+
     def _draw(self, gaussian: Gaussian, rng: torch.Generator) -> Tensor:
         """A latent vector (n, d_latent) from each Gaussian."""
         mean, log_var = gaussian

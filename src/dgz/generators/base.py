@@ -104,6 +104,10 @@ class ClassGenerator(BaseEstimator, ABC):  # type: ignore[misc]
         """What a classifier learns from of real rows x (n, d_x) and their classes y (n,), in the space of ``embed``."""
         return self.embed(x), y
 
+    def n_training_rows(self, n_rows: int, n_classes: int) -> int:
+        """How many rows ``training_rows`` makes of ``n_rows`` real ones of ``n_classes`` classes."""
+        return n_rows
+
     def embedded_width(self, d_x: int) -> int:
         """How many features rows have there."""
         return d_x

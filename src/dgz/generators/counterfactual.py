@@ -26,9 +26,9 @@ class CounterfactualVAEGAN(FeedbackVAEGAN):
     r"""The generative causal model of GCM-CF (Yue et al., CVPR 2021), which says what a row would be in another class.
 
     A :class:`FeedbackVAEGAN` whose encoder x → hidden → 2 d_z sees no class vectors, and is kept. Its training differs
-    in three things: the weight of the KL divergence rises with the epochs, the target of the reconstruction has noise,
-    and there is a contrastive loss. A row is made again from its code, once under its own class vector and once under
-    those of K other seen classes, and the cross-entropy of
+    in four things: the weight of the KL divergence rises with the epochs, the target of the reconstruction has noise,
+    the decoder's loss on real rows has no weight, and there is a contrastive loss. A row is made again from its code,
+    once under its own class vector and once under those of K other seen classes, and the cross-entropy of
 
     .. math:: -\tau\, \frac{1}{d_x} \lVert x - \hat x_c \rVert_2^2
 
@@ -47,8 +47,10 @@ class CounterfactualVAEGAN(FeedbackVAEGAN):
         them, and fewer call for a smaller one, or codes say nothing about rows.
     kl_warm_up : int
         Epochs over which the weight rises from 0 to β, on a straight line; 0 has β from the start.
-    d_decoder, decoder_weight, freeze_decoder, feedback_strength, synthesis_strength, decoder_rate, feedback_rate
+    d_decoder, freeze_decoder, feedback_strength, synthesis_strength, decoder_rate, feedback_rate
         See :class:`FeedbackVAEGAN`.
+    decoder_weight : float
+        Weight of how badly the decoder tells the class vectors of generated rows.
     encoder_sees_class : bool
         Whether the encoder sees class vectors after all.
     target_noise : float
@@ -222,6 +224,10 @@ class CounterfactualTraining(FeedbackTraining):
     def encode(self, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log variances (n, d_z) of the codes of rows x (n, d_x), which may depend on a (n, d_a), too."""
         return self.generator.encode(x, a)
+
+    def _weight_of_real_rows(self) -> float:
+        # Authors' code: TF-VAEGAN's weighs the decoder's loss on both kinds of rows, GCM-CF's on generated ones alone.
+        return 1.0
 
     def rebuilt_badly(self, logits: Tensor, x: Tensor) -> Tensor:
         """The cross-entropy of rows x (n, d_x) with noise, which may lead out of [0, 1]: it is linear in them."""

@@ -184,14 +184,19 @@ class FeedbackTraining(VAEGANTraining):
 
     def guidance(self, generated: Tensor, x: Tensor, y: Tensor) -> Tensor | float:
         """How badly the decoder tells the class vectors of generated rows."""
-        return super().guidance(generated, x, y) + self._told_badly(generated, y)
+        told_badly = self.generator.decoder_weight * self._told_badly(generated, y)
+        return super().guidance(generated, x, y) + told_badly
 
     def _step_critic(self, x: Tensor, fake: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
-        descend(self.optimizers["decoder"], self._told_badly(x, y))
+        descend(self.optimizers["decoder"], self._weight_of_real_rows() * self._told_badly(x, y))
         return super()._step_critic(x, fake, y, alpha)
 
+    def _weight_of_real_rows(self) -> float:
+        """Weight of the decoder's loss on real rows, which only matters beside that on generated ones."""
+        return self.generator.decoder_weight
+
     def _told_badly(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.generator.decoder_weight * weighted_l1(self.generator.describe(x)[0], self.targets[y])
+        return weighted_l1(self.generator.describe(x)[0], self.targets[y])
 
 
 def weighted_l1(found: Tensor, wanted: Tensor) -> Tensor:

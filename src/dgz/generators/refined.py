@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from dgz.errors import require_at_least, require_choice, require_count
+from dgz.errors import DGZError, require_at_least, require_choice, require_count
 from dgz.generators.base import BLOCK, NoiseUnit, seen_places
 from dgz.generators.feedback import weighted_l1
-from dgz.generators.vaegan import VAEGAN, VAEGANTraining
+from dgz.generators.vaegan import VAEGAN, VAEGANTraining, descend_together
 from dgz.nets import MLP, initialise
-from dgz.training import Precision, Trainee, adam, descend, random_stream
+from dgz.training import Precision, Trainee, adam, random_stream
 
 Other = Literal["random", "nearest"]
 
@@ -27,8 +27,8 @@ class RefiningVAEGAN(VAEGAN):
 
     A module x → h → (μ, σ), with σ from a sigmoid, describes a row by :math:`\hat a = \mathrm{sigmoid}(\mu + \sigma
     \varepsilon)`. It learns from real rows to find the class vector, and to put μ nearer to its class's centre than to
-    those of other classes (:func:`adaptive_margin`); the generator learns to make rows whose class vector it finds. A
-    classifier sees :math:`[x, h, \hat a]`.
+    those of other classes (:func:`adaptive_margin`); the generator learns to make rows whose class vector it finds, and
+    the module, unless it is frozen meanwhile, to find it in them. A classifier sees :math:`[x, h, \hat a]`.
 
     Parameters
     ----------
@@ -47,7 +47,9 @@ class RefiningVAEGAN(VAEGAN):
     other : {"random", "nearest"}
         Which other class's centre a row is kept from.
     refining_rate : float
-        Learning rate of the module and of the centres.
+        Learning rate of the module. That of the centres is ``learning_rate``.
+    freeze_refiner : bool
+        Whether the module stands still while the generator learns from it.
 
     Examples
     --------
@@ -81,6 +83,7 @@ class RefiningVAEGAN(VAEGAN):
         balance: float = 0.8,
         other: Other = "random",
         refining_rate: float = 1e-4,
+        freeze_refiner: bool = False,
     ) -> None:
         super().__init__(
             n_epochs=n_epochs,
@@ -103,6 +106,7 @@ class RefiningVAEGAN(VAEGAN):
         self.balance = balance
         self.other = other
         self.refining_rate = refining_rate
+        self.freeze_refiner = freeze_refiner
 
     def check(self) -> None:
         """Raise a sentence about the first setting that cannot be used."""
@@ -111,6 +115,8 @@ class RefiningVAEGAN(VAEGAN):
         require_count(d_refined=1 if self.d_refined is None else self.d_refined)
         require_at_least(0, refining_weight=self.refining_weight, margin=self.margin, balance=self.balance)
         require_at_least(1e-12, refining_rate=self.refining_rate)
+        if not isinstance(self.freeze_refiner, bool):
+            raise DGZError(f"freeze_refiner must be True or False, found {self.freeze_refiner!r}.")
 
     def build(self, d_a: int, d_x: int, rng: torch.Generator) -> Self:
         """Make the untrained networks for class vectors of width ``d_a`` and features of width ``d_x``."""
@@ -189,10 +195,16 @@ class RefiningTraining(VAEGANTraining):
             centers.values.normal_(generator=random_stream(seed, "centers' start"))
         self.centers = centers.to(x.device)
         self.networks = {**self.networks, "refiner": self.refiner, "centers": self.centers}
-        moving = [*self.refiner.parameters(), *self.centers.parameters()]
-        self.optimizers = {**self.optimizers, "refiner": adam(moving, generator.refining_rate)}
+        rates = {"refiner": generator.refining_rate, "centers": generator.learning_rate}
+        moving = {name: adam(self.networks[name].parameters(), rate) for name, rate in rates.items()}
+        self.optimizers = {**self.optimizers, **moving}
         # Class vectors of unit length, as in the released code, whatever the scaling.
         self.targets = normalize(attributes)
+
+    def step(self) -> dict[str, Tensor]:
+        """Let critic and module make their steps, and then encoder and generator one, perhaps with the module."""
+        learns = bool(self.generator.refining_weight) and not self.generator.freeze_refiner
+        return self.turn(self.generator.net_, ["encoder", "generator", *(["refiner"] if learns else [])])
 
     def guidance(self, generated: Tensor, x: Tensor, y: Tensor) -> Tensor | float:
         """How far the class vectors that the module finds in generated rows are from those wanted."""
@@ -203,7 +215,9 @@ class RefiningTraining(VAEGANTraining):
         of, centers = self.place[y], self.centers.values
         others = self._others(mean, of)
         apart = adaptive_margin(mean, centers[of], centers[others], self.generator.margin, self.generator.balance)
-        descend(self.optimizers["refiner"], apart / 2 + self._found_badly(mean, spread, y))
+        # Authors' code: never clears the centres' gradients, which add up over the whole training.
+        movers = [self.optimizers["refiner"], self.optimizers["centers"]]
+        descend_together(movers, apart / 2 + self._found_badly(mean, spread, y))
         return super()._step_critic(x, fake, y, alpha)
 
     def _others(self, mean: Tensor, of: Tensor) -> Tensor:

@@ -20,7 +20,16 @@ from dgz.data.dataset import Floats, Ints
 from dgz.data.scaling import FeatureScaling, VectorScaling
 from dgz.errors import DGZError, require_choice, require_count, require_number_or_auto
 from dgz.estimator import Arrays, GZSLClassifier, restore_scaler, scaler_arrays, shaped
-from dgz.metrics import best_penalty, class_means, decide, mean_penalty, seen_unseen_curve
+from dgz.metrics import (
+    Decisions,
+    best_penalty,
+    class_means,
+    decide,
+    harmonic_mean,
+    macro_accuracy,
+    mean_penalty,
+    seen_unseen_curve,
+)
 
 Doubles = npt.NDArray[np.float64]
 Settings = dict[str, Any]
@@ -124,14 +133,20 @@ class ClosedForm(GZSLClassifier):
             for point, penalties in zip(points, found, strict=True):
                 learned = solve(**point)
                 on_seen, on_unseen = (decide(score(learned, **point), fold.seen, fold.unseen) for score in scorers)
-                curve = seen_unseen_curve(
-                    on_seen, fold.y_test_seen, on_unseen, fold.y_test_unseen, fold.seen, fold.unseen
-                )
-                penalties.append(best_penalty(curve))
+                penalties.append(self._penalty_on(fold, on_seen, on_unseen))
         point, penalties = max(zip(points, found, strict=True), key=lambda pair: np.mean([h for _, h in pair[1]]))
         if self.seen_penalty != "auto":
             return point, float(self.seen_penalty)
         return point, mean_penalty(penalties, self.neutral_penalty)
+
+    def _penalty_on(self, fold: GZSLData, on_seen: Decisions, on_unseen: Decisions) -> tuple[float, float]:
+        """The penalty on seen classes of a fold, as given or the best one, and the H that it leads to."""
+        y_seen, y_unseen = fold.y_test_seen, fold.y_test_unseen
+        if self.seen_penalty == "auto":
+            return best_penalty(seen_unseen_curve(on_seen, y_seen, on_unseen, y_unseen, fold.seen, fold.unseen))
+        given = float(self.seen_penalty)
+        u = macro_accuracy(y_unseen, on_unseen.predict(given), fold.unseen)
+        return given, harmonic_mean(u, macro_accuracy(y_seen, on_seen.predict(given), fold.seen))
 
     def _values(self, name: str) -> tuple[Any, ...]:
         """The values of a setting to choose from: the one given, or all that "auto" stands for."""

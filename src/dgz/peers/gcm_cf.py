@@ -83,7 +83,8 @@ class GCMCF(ScoringMethod):
     n_epochs, learning_rate : int, float
         Of the softmax over the seen classes.
     batch_size : int, optional
-        Its rows per step; by default ``n_per_class``, as in the released code.
+        Its rows per step; by default ``n_per_class``. In the released code this number belongs to the second stage,
+        where most scripts have the same one as for the first.
     n_unseen_per_class : int
         Rows made of each unseen class, for the softmax over these.
     n_unseen_epochs, unseen_learning_rate, unseen_beta_1, unseen_batch_size : int, float, float, int
@@ -116,6 +117,7 @@ class GCMCF(ScoringMethod):
             "generator__n_epochs": 160,
             "generator__kl_warm_up": 40,
             "n_row_epochs": 2,
+            "batch_size": 400,
             "n_unseen_per_class": 100,
             "n_unseen_epochs": 2,
             "unseen_learning_rate": 2e-3,

@@ -192,8 +192,8 @@ class _Folds:
     def _model(self, settings: Mapping[str, Any], fold: GZSLData) -> Any:
         made: Any = with_settings(self.model, settings)
         if isinstance(made, Frame):
-            n_rows, n_unseen = len(self.data.x_train), len(self.data.unseen)
-            made.set_params(n_per_class=pseudo_rows_on(fold, n_rows, n_unseen, made.n_per_class))
+            sizes = (len(self.data.x_train), len(self.data.seen), len(self.data.unseen))
+            made.set_params(n_per_class=pseudo_rows_on(fold, made, *sizes))
         return made.set_params(seen_penalty=0.0) if self.calibrates else made
 
     def _outcome(self, model: Any, fold: GZSLData, reason: str) -> "_Outcome":
