@@ -1,8 +1,10 @@
 """The command line as a person meets it: real processes, their output, errors and exit status."""
 
+import contextlib
 import csv
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -884,6 +886,31 @@ def test_photo_attributes_import_from_their_csv(data_root: Path, tmp_path: Path)
 
 
 # --- Methods side by side.
+def on_a_terminal(*arguments: object) -> tuple[int, str]:
+    """The exit status, and all that a person sees."""
+    ours, theirs = pty.openpty()
+    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "150", "LINES": "50"}
+    command = [sys.executable, "-m", "dgz", *map(str, arguments)]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # which is how a terminal ends
+            while part := os.read(ours, 65536):
+                seen += part
+        os.close(ours)
+        return process.wait(60), seen.decode()
+
+
+def test_a_person_sees_the_table_fill_and_what_is_being_done(bundle: Path, tmp_path: Path) -> None:
+    options = ("--methods", "center-ridge,zla", "--seeds", 2, "--quick", "--device", "cpu")
+    status, seen = on_a_terminal("compare", "--data", bundle, *options, "--out", tmp_path / "new")
+    assert status == 0, seen
+    assert "0 of 4 runs; center-ridge, seed 0" in seen
+    assert "3 of 4 runs; " in seen
+    assert seen.count("Report: ") == 1
+    assert "Traceback" not in seen
+
+
 def test_methods_are_compared_on_own_data(inside: Inside, bundle: Path, tmp_path: Path) -> None:
     out = tmp_path / "compared"
     options = ("--data", bundle, "--methods", "zla, center-ridge,zla", "--seeds", 2, "--quick", "--device", "cpu")

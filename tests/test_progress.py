@@ -65,3 +65,33 @@ def test_a_terminal_gets_the_table_itself(monkeypatch: pytest.MonkeyPatch) -> No
     assert "[zla]" in terminal.getvalue()
     assert "1 of 3 runs" in terminal.getvalue()
     assert "zla-0" in terminal.getvalue()
+
+
+def test_a_terminal_is_told_what_is_being_done_before_anything_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, asked = Terminal(), []
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with ProgressTable("runs", ("Method", "H"), lambda: asked.append(0) or [("zla", "60.0")]) as progress:
+        progress.total = 3
+        assert not asked  # there may be nothing to ask about yet
+        progress.advance(0, note="zla, seed 0: epoch 1 of 2")
+        for epoch in range(1000):
+            progress.advance(0, note=f"too soon {epoch}")
+        assert len(asked) == 1
+        progress.advance()
+    assert "0 of 3 runs; zla, seed 0: epoch 1 of 2" in terminal.getvalue()
+    assert "too soon" not in terminal.getvalue()
+    assert len(asked) == 2
+
+
+def test_a_log_is_told_now_and_then_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    with ProgressTable("runs", ("Method", "H"), lambda: [("zla", "60.0")]) as progress:
+        progress.total = 3
+        progress.advance(0, note="zla, seed 0: epoch 1 of 2")
+        assert log.getvalue() == ""
+        progress.log_every = 0.0
+        progress.advance(0, note="zla, seed 0: epoch 2 of 2")
+    assert log.getvalue() == "0 of 3 runs; zla, seed 0: epoch 2 of 2\n"

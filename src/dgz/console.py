@@ -34,7 +34,9 @@ def warn(sentences: Iterable[str]) -> None:
     """Say on standard error what can be used but promises less than it could."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for sentence in sentences:
-        console.print(f"[yellow]warning:[/] {escape(sentence)}")
+        with console.capture() as shown:
+            console.print(f"[yellow]warning:[/] {escape(sentence)}")
+        sys.stderr.write(shown.get())  # as plain text, before which a bar or a table that is being drawn makes room
 
 
 def console() -> Console:

@@ -3,18 +3,22 @@
 Both go to standard error, so that standard output stays clean for tables and ``--json``.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
+from rich.text import Text
+
+_SECONDS_BETWEEN_NOTES = 0.5  # on a terminal, which a short epoch would otherwise keep busy
 
 
 class Progress:
@@ -64,7 +68,10 @@ class Progress:
             self._bar.stop()
 
     def advance(self, amount: int = 1, note: str = "") -> None:
-        """Count ``amount`` more as done, with an optional short ``note`` such as the current loss."""
+        """Count ``amount`` more as done, with an optional short ``note`` such as the current loss.
+
+        With an amount of 0, the note says what is being done.
+        """
         self.done += amount
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, total=self.total, note=note)
@@ -78,8 +85,8 @@ class Progress:
 class ProgressTable(Progress):
     """Shows how far one piece of work has come by a table of what has come of it so far.
 
-    On a terminal the table is drawn anew whenever something is finished; in a log, a row is a line whenever it has
-    changed.
+    On a terminal the table is drawn anew whenever something is finished, with a line on what is being done; in a log, a
+    row is a line whenever it has changed, and so is, now and then, what is being done.
 
     Parameters
     ----------
@@ -91,14 +98,16 @@ class ProgressTable(Progress):
     """
 
     def __init__(self, label: str, headings: Sequence[str], rows: Callable[[], Sequence[Sequence[str]]]) -> None:
-        super().__init__(label)
+        super().__init__(label, log_every=60.0)
         self.headings, self.rows = headings, rows
         self._live: Live | None = None
+        self._drawn_at = -math.inf
+        self._shown: Sequence[Sequence[str]] = []
         self._said: dict[str, Sequence[str]] = {}
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            self._live = Live(self._table(""), console=Console(stderr=True), transient=True, auto_refresh=False)
+            self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
             self._live.start()
         return self
 
@@ -107,23 +116,35 @@ class ProgressTable(Progress):
             self._live.stop()
 
     def advance(self, amount: int = 1, note: str = "") -> None:
-        """Count ``amount`` more as done, and show the table as it is now."""
+        """Count ``amount`` more as done, and show the table as it is now; with an amount of 0, what is being done."""
         self.done += amount
+        now = time.monotonic()
         if self._live is not None:
-            self._live.update(self._table(note), refresh=True)
+            if amount or now - self._drawn_at >= _SECONDS_BETWEEN_NOTES:
+                self._shown = self.rows() if amount or not self._shown else self._shown
+                self._live.update(self._drawn(note), refresh=True)
+                self._drawn_at = now
+            return
+        if not amount:
+            if now - self._logged_at >= self.log_every:
+                self._logged_at = now
+                sys.stderr.write(f"{self._count()}; {note}\n")
+                sys.stderr.flush()
             return
         for row in self.rows():
             if row != self._said.get(row[0]):
                 cells = (f"{heading} {cell}" for heading, cell in zip(self.headings[1:], row[1:], strict=True))
-                sys.stderr.write(f"{self.done} of {self.total} {self.label}: {row[0]}: {', '.join(cells)}\n")
+                sys.stderr.write(f"{self._count()}: {row[0]}: {', '.join(cells)}\n")
             self._said[row[0]] = row
         sys.stderr.flush()
 
-    def _table(self, note: str) -> Table:
-        caption = f"{self.done} of {self.total if self.total is not None else '?'} {self.label}"
-        table = Table(*self.headings, caption=escape(f"{caption}; {note}" if note else caption))
+    def _drawn(self, note: str) -> Group:
+        table = Table(*self.headings)
         for column in table.columns[1:]:
             column.justify = "right"
-        for row in self.rows():
+        for row in self._shown:
             table.add_row(*map(escape, row))
-        return table
+        return Group(table, Text(f"{self._count()}; {note}" if note else self._count()))
+
+    def _count(self) -> str:
+        return f"{self.done} of {'?' if self.total is None else self.total} {self.label}"

@@ -38,7 +38,7 @@ from dgz.progress import Progress
 from dgz.records import Record
 from dgz.settings import configure
 from dgz.trained import TrainedMethod
-from dgz.training import one_thread
+from dgz.training import one_thread, pick_device, watching
 
 _TOY, _TOY_EPOCHS = "toy", 600
 # Settings that methods and generators did not have when the first runs were named, with the values that those runs had.
@@ -545,7 +545,8 @@ def _make(
     broken: list[str] = []
 
     def make_here(todo: Sequence[_Run]) -> _Made:
-        return _make_group(todo, store.folder / ".unfinished" / todo[0].group)
+        with _followed(todo, progress):
+            return _make_group(todo, store.folder / ".unfinished" / todo[0].group)
 
     def make_all(left: Sequence[str], wait: bool) -> list[str]:
         """Make groups, but for those that another process is at: these are given back."""
@@ -595,6 +596,31 @@ def _make(
     if broken:
         sentence = f"{len(broken)} of {len(runs)} runs broke, the others are finished: {listing(broken)}."
         raise BrokenReproductionError(sentence)
+
+
+@contextlib.contextmanager
+def _followed(runs: Sequence[_Run], progress: Progress) -> Iterator[None]:
+    """Say in ``progress`` which runs are being made inside the block, and how far their training has come.
+
+    Not how far on a GPU, which would have to wait after every epoch: seconds of records are not to hang on who looks.
+    """
+    first, others = runs[0], f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    held_out = f", fold {first.fold[0] + 1} of {first.fold[1]}" if first.fold else ""
+    label = f"{first.row.name}{held_out}, seed {first.seed}{others}"
+    progress.advance(0, note=label)
+    model: Any = first.model
+    if not isinstance(model, TrainedMethod) or pick_device(model.device).type != "cpu":
+        yield
+        return
+    generator = model._new_generator() if hasattr(model, "_new_generator") else None
+    n_epochs = {"generator": getattr(generator, "n_epochs", None), "classifier": getattr(model, "n_epochs", None)}
+
+    def follow(stage: str, epoch: int, row: dict[str, Any]) -> None:
+        of = n_epochs.get(stage.rpartition("/")[2])
+        progress.advance(0, note=f"{label}: {stage}, epoch {epoch}{f' of {of}' if of else ''}")
+
+    with watching(follow):
+        yield
 
 
 def _make_group(runs: Sequence[_Run], unfinished: Path) -> _Made:
