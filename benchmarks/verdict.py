@@ -5,8 +5,8 @@ cheaper: linear discriminant analysis, with the covariance of the real rows with
 counterfactuals, made of the mean of its code, as the centres of the unseen classes. On one leak-free fold of CUB's
 training rows (``DIR/CUB``: res50), GCM-CF is trained, and the rows that play test rows are called seen or unseen by
 softmaxes and by discriminants with several ridges and temperatures, which divide their distances. Prints how often
-these agree with the softmaxes, how many rows they call unseen, and the U, S, H and AUROC that follow. Test rows are
-never looked at. docs/rivals.md says what came out.
+these agree with the softmaxes, how many rows they call unseen, and the U, S, H and AUROC that follow; and the same of
+the nearest prototype, the baseline to be above. Test rows are never looked at. docs/rivals.md says what came out.
 """
 
 import argparse
@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from dgz import GZSLData, load_xlsa, validation_folds
+from dgz.data.dataset import Floats
 from dgz.files import write_json
-from dgz.metrics import auroc, decide, harmonic_mean, macro_accuracy
-from dgz.peers import GCMCF
+from dgz.metrics import Decisions, auroc, decide, harmonic_mean, macro_accuracy
+from dgz.peers import GCMCF, NearestPrototype
 from dgz.training import multiplying
 
 RIDGES = (0.01, 0.1, 1.0, 10.0, 100.0)  # in units of the mean variance
@@ -45,9 +46,10 @@ class Trained:
         self.is_unseen = np.isin(self.y, fold.unseen)
         self.decided = decide(self.model.decision_function(self.x), fold.seen, fold.unseen)
 
-    def scores(self, gaps: Gaps) -> dict[str, float]:
-        """U, S, H and AUROC where rows with a positive gap are called unseen."""
-        predicted = np.where(gaps > 0, self.decided.unseen_class, self.decided.seen_class)
+    def scores(self, gaps: Gaps, decided: Decisions | None = None) -> dict[str, float]:
+        """U, S, H and AUROC where rows with a positive gap are called unseen, and classes are GCM-CF's or others."""
+        decided = decided or self.decided
+        predicted = np.where(gaps > 0, decided.unseen_class, decided.seen_class)
         u, s = (
             macro_accuracy(self.y[rows], predicted[rows], np.unique(self.y[rows]))
             for rows in (self.is_unseen, ~self.is_unseen)
@@ -59,6 +61,12 @@ class Trained:
             "h": harmonic_mean(u, s),
             "auroc": auroc(-gaps[~self.is_unseen], -gaps[self.is_unseen]),
         }
+
+
+def nearest_prototype(fold: GZSLData, x: Floats) -> Decisions:
+    """What the baseline makes of the rows, its settings chosen on folds of the fold's own training rows."""
+    model = NearestPrototype().fit(fold.x_train, fold.y_train, fold.attributes)
+    return decide(model.decision_function(x), fold.seen, fold.unseen)
 
 
 @torch.no_grad()
@@ -115,11 +123,14 @@ def main() -> None:
     with multiplying("float32", torch.device(trained.model.device_ if trained.model.device_ == "cpu" else "cuda")):
         gaps = {("softmax of each row", None, None): by_softmax}
         gaps |= {("discriminant", *setting): values for setting, values in discriminants(trained).items()}
+    baseline = nearest_prototype(trained.fold, trained.x)
+    gaps["nearest prototype", None, None] = -np.asarray(baseline.gap)
     results: list[dict[str, Any]] = []
     columns = "classifier | ridge | temperature | agree | called unseen | U | S | H | AUROC"
     print(f"| {columns} |\n" + "|---" * 9 + "|")
     for (name, ridge, temperature), values in gaps.items():
-        scores = {"agree": float(np.mean((values > 0) == (by_softmax > 0))), **trained.scores(values)}
+        decided = baseline if name == "nearest prototype" else None
+        scores = {"agree": float(np.mean((values > 0) == (by_softmax > 0))), **trained.scores(values, decided)}
         results.append({"classifier": name, "ridge": ridge, "temperature": temperature})
         results[-1] |= {key: round(value, 4) for key, value in scores.items()}
         setting = " | ".join("" if value is None else f"{value:g}" for value in (ridge, temperature))

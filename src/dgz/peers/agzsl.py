@@ -35,9 +35,9 @@ class AGZSL(ScoringMethod):
     Approximate: the released code is of fine-tuned CUB features alone, so what the authors chose for other data is not
     known. Faithful to that code: networks, their starts, how virtual classes are made, losses, schedules, the clipping
     of gradients. What differs: rows of a batch or an episode are drawn with replacement, an episode is smaller where
-    there are not twice as many seen classes as it has virtual ones, and the states after the last epochs are used,
-    where theirs are the best on the test rows. The title's generative part is the virtual classes: there is no network
-    that generates.
+    there are not twice as many seen classes as it has virtual ones, the unseen expert has in use what it has in
+    training (theirs has a ReLU more), and the states after the last epochs are used, where theirs are the best on the
+    test rows. The title's generative part is the virtual classes: there is no network that generates.
 
     Parameters
     ----------

@@ -21,11 +21,12 @@ class CADAVAE(XavierSoftmaxMethod):
     """CADA-VAE: a softmax classifier in a latent space that rows and class vectors have in common.
 
     Faithful to the released code: networks, losses and their warm-up, how latent vectors are drawn, how many of each
-    class, all starts, Adam's settings, numbers of epochs. Four things differ. Test rows are scaled as the training rows
-    are; theirs by their own minimum and maximum, those of seen and of unseen classes apart. Which rows of a seen class
-    serve, where it has more than ``n_per_seen``, is random; theirs are the first of the file. An epoch of the
-    classifier ends with the last row; theirs leaves out rows that do not fill a batch. And T1 is of the classifier over
-    all classes; theirs is of another one, over the unseen classes. Nothing is selected on test rows, here or there.
+    class, all starts, Adam's settings, numbers of epochs. Five things differ. Batches are drawn with replacement. Test
+    rows are scaled as the training rows are; theirs by their own minimum and maximum, those of seen and of unseen
+    classes apart. Which rows of a seen class serve, where it has more than ``n_per_seen``, is random; theirs are the
+    first of the file. An epoch of the classifier ends with the last row; theirs leaves out rows that do not fill a
+    batch. And T1 is of the classifier over all classes; theirs is of another one, over the unseen classes. Nothing is
+    selected on test rows, here or there.
 
     Its settings are for attributes. On CUB (ResNet-50, 3 seeds) it has H 50.5 with them, 14.0 points above
     :class:`~dgz.peers.NearestPrototype`, but 27.7 with sentence vectors, 14.0 below, where 51.0 is the best of its

@@ -14,10 +14,11 @@ from dgz.peers.softmax import SoftmaxMethod
 class CEGZSL(SoftmaxMethod):
     """CE-GZSL: a generator and a contrastive embedding trained side by side, and a softmax classifier of embeddings.
 
-    Faithful to the released code: networks, losses, temperatures, learning rates and their decay. Three things differ:
-    the comparator's first layer is computed once for every row and once for every class instead of once for every pair
-    (the same function, far faster), the noise of the last critic step serves the generator's step too, and T1 is of the
-    classifier over all classes. Nothing is selected on test rows.
+    Faithful to the released code: networks, losses, temperatures, learning rates and their decay. What differs: the
+    comparator's first layer is computed once for every row and once for every class instead of once for every pair (the
+    same function, far faster); its gradients are cleared before every step, where theirs add up over an epoch; batches
+    are drawn with replacement, so that a large one has some rows twice; the noise of the last critic step serves the
+    generator's step too; and T1 is of the classifier over all classes. Nothing is selected on test rows.
 
     Parameters are those of :class:`~dgz.peers.softmax.SoftmaxMethod`; the generator is by default a
     :class:`~dgz.generators.ContrastiveWGANGP`.

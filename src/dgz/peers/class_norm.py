@@ -23,9 +23,9 @@ class CN(ScoringMethod):
     """CN: cosines with weights that a class-normalised network makes of class vectors.
 
     Faithful to the released notebook: network, the start of its weights, logits of 25 times the cosine, schedule,
-    features as they are, the last epoch's state. Two details differ, with the network that DGZ has too
-    (``weights="class_normalised"``): the variance over classes has the divisor C instead of C − 1, and the last layer's
-    bias starts at zero instead of at small random values.
+    features as they are, the last epoch's state. Three details differ: with the network that DGZ has too
+    (``weights="class_normalised"``), the variance over classes has the divisor C instead of C − 1, and the last layer's
+    bias starts at zero instead of at small random values; and the last batch of an epoch is filled up.
 
     Parameters
     ----------

@@ -18,12 +18,13 @@ class IZF(SoftmaxMethod):
     An approximation, since no final code of the authors was found. From a prototype by one of them are the flow
     (permutations, couplings whose two halves take turns, networks with one hidden layer of 1024, bounded stretching),
     its optimizer, batches, cut of gradients and noise on rows, and the classifier's batches. From a re-implementation
-    by others are the losses and their weights, and the classifier's learning rate and epochs. Ours are the scale of
-    class vectors and their spread in the latent space, the projection of class vectors that are too wide for it,
-    centres that are means of all training rows of a class and a sum over all seen classes (theirs are of those in the
-    batch), the number of epochs, and how many rows are generated. The prototype draws generated rows of unseen classes
-    to *test rows* of these; here, as in the re-implementation, they are driven away from training rows of seen classes,
-    so that nothing of the test rows is used. The paper's other classifier, which compares likelihoods, is left out.
+    by others are the losses and their weights, and the classifier's learning rate and epochs. Ours are the starts of
+    all weights, the scale of class vectors and their spread in the latent space, the projection of class vectors that
+    are too wide for it, centres that are means of all training rows of a class and a sum over all seen classes (theirs
+    are of those in the batch), the number of epochs, and how many rows are generated. The prototype draws generated
+    rows of unseen classes to *test rows* of these; here, as in the re-implementation, they are driven away from
+    training rows of seen classes, so that nothing of the test rows is used. The paper's other classifier, which
+    compares likelihoods, is left out.
 
     On CUB (ResNet-50, 3 seeds), H after the last epoch is 39.9 with sentence vectors, 1.8 points below
     :class:`~dgz.peers.NearestPrototype`, and 34.0 with attributes, 2.5 below. As with f-CLSWGAN, the softmax goes over

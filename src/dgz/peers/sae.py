@@ -26,10 +26,10 @@ class SAE(ClosedForm):
     Wx and a.
 
     Faithful to the paper: the objective and its exact solution, both ways to compare, and the cosine. The Sylvester
-    equation is solved by the eigenvectors of its two symmetric matrices, once for all λ; where class vectors do not
-    span their space it has many solutions, of which this is the smallest. Approximate: rows are scaled to one norm,
-    where the authors scale in another way for each data set, so that their λ are others; settings are chosen by H, on
-    folds with unseen and seen classes; and seen classes have a penalty.
+    equation is solved by the eigenvectors of its two symmetric matrices, once for all λ; where neither class vectors
+    nor rows span their space it has many solutions, of which this is the smallest. Approximate: rows are scaled to one
+    norm, where the authors scale in another way for each data set, so that their λ are others; settings are chosen by
+    H, on folds with unseen and seen classes; and seen classes have a penalty.
 
     Parameters
     ----------

@@ -19,8 +19,9 @@ from dgz.training import Precision
 class ZLA(ComposedMethod):
     """ZLA: a cosine classifier that is told in training how much likelier seen classes are than unseen ones.
 
-    Faithful to the released code: networks, loss, schedules, scaling. One thing differs: the final weights are used,
-    where theirs are the best of all epochs on the test rows.
+    Faithful to the released code: networks, loss, learning rates, the classifier's schedule, scaling. What differs: the
+    generator has 200 epochs, where theirs has up to 2000, with a classifier and its test scores after each of them for
+    the reader to pick from; the final weights are used; and batches of the generator are drawn with replacement.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ _RULES = (
     ("validation", "the epoch that is best on leak-free folds of the training rows."),
     (
         "oracle",
-        "the epoch that is best on the test rows themselves. The numbers of papers are chosen so, and stand beside "
+        "the epoch that is best on the test rows themselves. Most numbers of papers are chosen so, and stand beside "
         "ours in these tables only.",
     ),
 )

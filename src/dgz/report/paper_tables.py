@@ -1,7 +1,7 @@
 """Tables of the reproduction: an item's finished runs in, rows of text out.
 
-Each table is of one selection rule. Published numbers were chosen on the test rows, so they stand beside our oracle and
-nowhere else.
+Each table is of one selection rule. Most published numbers were chosen on the test rows, so they stand beside our
+oracle and nowhere else.
 """
 
 import statistics
