@@ -65,10 +65,13 @@ _DEMO_FOLDER = Path("runs/demo")
 def main() -> None:
     """Run the command line; a readable error is one sentence on standard error and exit status 2."""
     usual = warnings.showwarning
+    said: set[str] = set()  # a command may train many models, which all have the same to say
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, DGZWarning):
-            warn([str(message)])
+            if str(message) not in said:
+                warn([str(message)])
+            said.add(str(message))
         else:
             usual(message, category, *where, **more)
 

@@ -119,7 +119,7 @@ def reproduce(
     if seeds is not None:
         require_count(seeds=seeds)
     library = _Library(source, features, quick)
-    with Progress("runs") as progress:
+    with Progress("runs", log_every=60.0) as progress:
         return _carry_out(
             specs,
             library,
@@ -206,7 +206,7 @@ def compare(
         if block is None or [block.data, block.semantics, block.features] != [data.name, data.semantics, data.features]:
             what = f"{known.name} on {block.title}" if block else known.name
             raise DGZError(f"{out} holds results of something else ({what}): choose another folder.")
-    with progress or Progress("runs") as shown:
+    with progress or Progress("runs", log_every=60.0) as shown:
         (item,) = _carry_out([spec], library, Store(out), shown, engine, quick=quick, seeds=seeds, device=device)
     return item
 
