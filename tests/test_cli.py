@@ -952,7 +952,9 @@ def test_methods_are_compared_on_own_data(inside: Inside, bundle: Path, tmp_path
         (("--methods", "zla,magic"), "Error: method must be one of dgz, "),
         (("--methods", " , "), "A comparison needs at least one method."),
         (("--seeds", 0), "seeds must be"),
-        (("--folds", -1), "folds must be"),
+        (("--folds", -1), "folds must be 0, or from 2 to the number of seen classes (8), found -1."),
+        (("--folds", 1), "folds must be 0, or from 2 to the number of seen classes (8), found 1."),
+        (("--folds", 9), "folds must be 0, or from 2 to the number of seen classes (8), found 9."),
         (("--data", "nowhere"), "nowhere"),
     ],
 )

@@ -193,9 +193,9 @@ def compare(
     for method in methods:
         require_choice(method, tuple(METHODS), "method")
     require_count(seeds=seeds)
-    if folds:
-        require_count(folds=folds)
     data = load_data(source, features, semantics)
+    if folds and folds not in range(2, len(data.seen) + 1):
+        raise DGZError(f"folds must be 0, or from 2 to the number of seen classes ({len(data.seen)}), found {folds}.")
     if not len(data.x_test_seen) or not len(data.x_test_unseen):
         raise DGZError(f"{source} has no test rows of seen and of unseen classes, by which methods could be compared.")
     found = _Source(data.name, data.semantics, data.features, str(source))
