@@ -5,9 +5,11 @@ import csv
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import fields, replace
 from pathlib import Path
@@ -893,12 +895,15 @@ def on_a_terminal(*arguments: object) -> tuple[int, str]:
     command = [sys.executable, "-m", "dgz", *map(str, arguments)]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
+        limit = threading.Timer(120, process.kill)
+        limit.start()
         seen = b""
         with contextlib.suppress(OSError):  # which is how a terminal ends
             while part := os.read(ours, 65536):
                 seen += part
+        limit.cancel()
         os.close(ours)
-        return process.wait(60), seen.decode()
+        return process.wait(), seen.decode()
 
 
 def test_a_person_sees_the_table_fill_and_what_is_being_done(data: GZSLData, tmp_path: Path) -> None:
@@ -908,6 +913,7 @@ def test_a_person_sees_the_table_fill_and_what_is_being_done(data: GZSLData, tmp
     status, seen = on_a_terminal("compare", "--data", tmp_path / "loud", *options, "--out", tmp_path / "new")
     assert status == 0, seen
     assert seen.count("warning: Class vectors have unusual norms") == 1  # said once, though two models are trained
+    assert re.search(r"(\n|\x1b\[2K)warning: ", seen)  # on a line of its own, which the table has left
     assert "0 of 4 runs; center-ridge, seed 0" in seen
     assert "3 of 4 runs; " in seen
     assert seen.count("Report: ") == 1

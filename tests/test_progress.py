@@ -1,8 +1,10 @@
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+import dgz.progress as progress_module
 from dgz.progress import Progress, ProgressTable
 
 
@@ -72,16 +74,20 @@ def test_a_terminal_is_told_what_is_being_done_before_anything_is_finished(monke
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     with ProgressTable("runs", ("Method", "H"), lambda: asked.append(0) or [("zla", "60.0")]) as progress:
         progress.total = 3
         assert not asked  # there may be nothing to ask about yet
         progress.advance(0, note="zla, seed 0: epoch 1 of 2")
-        for epoch in range(1000):
-            progress.advance(0, note=f"too soon {epoch}")
+        progress.advance(0, note="too soon")
+        clock.now += 1.0
+        progress.advance(0, note="epoch 2 of 2")
         assert len(asked) == 1
         progress.advance()
     assert "0 of 3 runs; zla, seed 0: epoch 1 of 2" in terminal.getvalue()
     assert "too soon" not in terminal.getvalue()
+    assert "0 of 3 runs; epoch 2 of 2" in terminal.getvalue()
     assert len(asked) == 2
 
 

@@ -121,7 +121,8 @@ class ProgressTable(Progress):
         now = time.monotonic()
         if self._live is not None:
             if amount or now - self._drawn_at >= _SECONDS_BETWEEN_NOTES:
-                self._shown = self.rows() if amount or not self._shown else self._shown
+                if amount or not self._shown:
+                    self._shown = self.rows()
                 self._live.update(self._drawn(note), refresh=True)
                 self._drawn_at = now
             return
