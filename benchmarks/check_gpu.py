@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dgz import DGZ, fit_many, gzsl_scores, kernels, load_numbers, nets
 from dgz import classifier as classifiers
 from dgz.bench import SHAPES, _rows, _test_rows
 from dgz.classifier import ClassifierTraining, CosineClassifier
-from dgz.generators import VAEGAN, WGANGP, ContrastiveWGANGP, contrastive, wgan
+from dgz.generators import VAEGAN, WGANGP, ContrastiveWGANGP, CounterfactualVAEGAN, contrastive, wgan
 from dgz.metrics import TestRows
 from dgz.training import Precision, multiplying, random_stream, train
 
@@ -130,6 +131,32 @@ def check_adaptive_penalty() -> None:
     (losses, penalty), (plain_losses, plain_penalty) = both(make, work)
     check("VAE-GAN: losses and the penalty's weight", apart(losses, plain_losses), TOLERANCE["float32"])
     check("VAE-GAN: the penalty", apart(penalty, plain_penalty), TOLERANCE["float32"])
+
+
+def check_contrast() -> None:
+    """The contrastive loss of GCM-CF, whose rows are made in float16, with feedback and without it."""
+    x, y, attributes, _ = _rows(SHAPES["CUB"], GPU)
+    x, attributes = x / x.max(), torch.nn.functional.normalize(attributes)
+
+    def make() -> Any:
+        gan = CounterfactualVAEGAN()
+        gan.noise_ = 0.0
+        gan.build(attributes.shape[1], x.shape[1], random_stream(0, "start")).net_.to(GPU)
+        return gan._trainee(x, y, attributes, 0, "tf32")
+
+    def work(training: Any) -> list[tuple[Tensor, ...]]:
+        vae, answers = training.generator, []
+        moved = [*training.encoder.parameters(), *vae.net_.parameters()]
+        with multiplying("tf32", GPU):
+            for remake in (vae.net_, partial(vae.decode, strength=1.0)):
+                training.remake = remake
+                ((loss, scale),) = training.further_losses(*training.draw())
+                answers.append((loss.detach(), *torch.autograd.grad(scale * loss, moved)))
+        return answers
+
+    for name, half, plainly in zip(("without", "with"), *both(make, work), strict=True):
+        check(f"contrast, {name} feedback: loss", apart(half[0], plainly[0]), TOLERANCE["tf32"] / 10)
+        check(f"contrast, {name} feedback: slopes", max(map(apart, half[1:], plainly[1:])), TOLERANCE["tf32"])
 
 
 def check_pairs() -> None:
@@ -265,6 +292,7 @@ def main() -> None:
         check_critic("AWA2", "tf32")
     check_pairs()
     check_adaptive_penalty()
+    check_contrast()
     check_capture()
     check_scores()
     check_models()

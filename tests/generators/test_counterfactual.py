@@ -4,6 +4,7 @@ import copy
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -98,6 +99,20 @@ def test_other_classes_are_seen_and_none_comes_twice():
             torch.testing.assert_close(shares[own, others], torch.full((3,), 1 / 3), atol=0.07, rtol=0)
 
 
+def test_scaled_slopes_of_the_contrast_are_at_most_one():
+    trainee = training_of(tiny(contrast_weight=3.0, contrast_scale=70.0), rows())
+    trainee.step()
+    x, y = trainee.draw()
+    ((loss, scale),) = trainee.further_losses(x, y)
+    assert loss.item() == pytest.approx(3 * trainee.last_contrast.item())
+    made = (1 - x[:, None]).round().repeat(1, 3, 1).requires_grad_()  # as far from the rows as can be
+    made.data[:, 1:] = x[:, None]
+    (slopes,) = torch.autograd.grad(3 * scale * contrast(made, x, 70.0), made)
+    assert 0.5 < slopes.abs().max() <= 1
+    flat = training_of(tiny(contrast_scale=0.0), rows())
+    assert np.isfinite([value.item() for value in flat.step().values()]).all()
+
+
 def test_a_single_class_has_nothing_to_contrast_with():
     data = rows()
     data.y = torch.full_like(data.y, 3)
@@ -145,7 +160,8 @@ def test_what_is_minimised_is_what_one_would_write_down(variant, monkeypatch):
     trainee.begin_epoch(2)  # half of β
     found, seen = [], SimpleNamespace()
 
-    def record(optimizers, loss):
+    def record(optimizers, loss, *further):
+        loss = loss + sum(value for value, _ in further)
         parameters = [values for one in optimizers for values in one.param_groups[0]["params"]]
         found.append((loss.item(), torch.autograd.grad(loss, parameters), vars(seen).copy(), copy.deepcopy(trainee)))
 

@@ -17,7 +17,7 @@ from dgz.generators import GENERATORS, VAEGAN, FeedbackVAEGAN, vaegan
 from dgz.generators.vaegan import AdaptivePenalty, mean_penalty, reconstruction_loss
 from dgz.model import DGZ
 from dgz.nets import Critic, initialise
-from dgz.training import Checkpoints, random_stream
+from dgz.training import Checkpoints, adam, random_stream
 
 SMALL = settings(max_examples=40, deadline=None)
 KINDS = pytest.mark.parametrize("kind", [VAEGAN, FeedbackVAEGAN])
@@ -594,3 +594,16 @@ def test_attribute_noise_changes_what_is_learned(kind):
     relative = fit(tiny(kind, n_epochs=2, attribute_noise=0.3, noise_unit="relative"), data)
     assert len({str(bits(one.net_)) for one in (none, absolute, relative)}) == 3
     assert relative.noise_ == pytest.approx(0.3 * data.attributes[SEEN].std(correction=0).item())
+
+
+@pytest.mark.parametrize("scales", [(), (1.0,), (1e4, 1e-4)])
+def test_further_losses_are_minimised_too_whatever_their_slopes_are_scaled_by(scales):
+    part, other = (torch.tensor(values, requires_grad=True) for values in ([1.0, -2.0], [3.0]))
+    loss, further = (part**2).sum() * other.sum(), [((part**3).sum(), scale) for scale in scales]
+    optimizers = [adam([values], 0.1) for values in (part, other)]
+    vaegan.descend_together(optimizers, loss, *further)  # the other has no part in these
+    torch.testing.assert_close(part.grad, torch.tensor([6.0, -12.0]) + len(scales) * torch.tensor([3.0, 12.0]))
+    torch.testing.assert_close(other.grad, torch.tensor([5.0]))
+    # Adam's first step is the sign of a slope; where there is none, none is made.
+    torch.testing.assert_close(part.detach() - torch.tensor([1.0, -2.0]), -0.1 * part.grad.sign())
+    torch.testing.assert_close(other.detach(), torch.tensor([2.9]))

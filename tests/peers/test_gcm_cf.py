@@ -140,7 +140,7 @@ def test_softmaxes_are_trained_as_the_released_ones_are(data: GZSLData, monkeypa
 # --- The classifier of a single row.
 def test_softmaxes_trained_together_are_those_trained_one_by_one() -> None:
     rng = torch.Generator().manual_seed(0)
-    real, made = torch.randn(30, 4, generator=rng), torch.randn(5, 12, 4, generator=rng)
+    real, made = torch.randn(30, 4, generator=rng), torch.randn(12, 5, 4, generator=rng)
     y, y_made = torch.randint(3, (30,), generator=rng), 3 + torch.arange(12) % 2
     start = torch.randn(5, 4, generator=rng)
     places = [
@@ -148,19 +148,19 @@ def test_softmaxes_trained_together_are_those_trained_one_by_one() -> None:
     ]
     batches = [(of_all, own, torch.cat([y[of_all], y_made[own]])) for of_all, own in places]
     weights, biases = train_softmaxes(real, made, batches, start, learning_rate=0.1)
-    assert (weights.shape, biases.shape) == ((5, 5, 4), (5, 5, 1))
+    assert (weights.shape, biases.shape) == ((5, 5, 4), (5, 5))
     for i in range(5):
         net = torch.nn.Linear(4, 5)
         net.weight.data.copy_(start)
         net.bias.data.zero_()
         optimizer = torch.optim.Adam(net.parameters(), lr=0.1, betas=(0.5, 0.999))
         for of_all, own, labels in batches:
-            loss = torch.nn.functional.cross_entropy(net(torch.cat([real[of_all], made[i, own]])), labels)
+            loss = torch.nn.functional.cross_entropy(net(torch.cat([real[of_all], made[own, i]])), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         torch.testing.assert_close(weights[i], net.weight, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(biases[i, :, 0], net.bias, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(biases[i], net.bias, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(weights[0], weights[1], atol=0.01)  # each has rows of its own
 
 
@@ -194,10 +194,10 @@ def test_each_row_has_a_softmax_of_real_rows_and_its_counterfactuals(
     x = torch.tensor(fitted.scaler_.transform(data.x_test_unseen[:3]))
     vectors = fitted._vectors("cpu")[torch.tensor(data.unseen)]
     again = generator.counterfactuals(x, vectors)
-    assert made.shape == (3, 600, real.shape[1])
+    assert made.shape == (600, 3, real.shape[1])
     for i in range(3):
         for c in (0, 7, 19):
-            rows = made[i, c::20, :128]
+            rows = made[c::20, i, :128]
             nearest = (rows.mean(0) - again.flatten(0, 1)).square().sum(1).argmin().item()
             assert divmod(nearest, 20) == (i, c)
             assert rows.std(0).mean() > 1e-3
@@ -357,7 +357,7 @@ def test_rows_are_judged_in_blocks_that_memory_holds(
     whole, sizes = fitted.decision_function(data.x_test_seen[:50]), []
 
     def record(real: Tensor, made: Tensor, *args: Any, **options: Any) -> Any:
-        sizes.append(len(made))
+        sizes.append(made.shape[1])
         return train_softmaxes(real, made, *args, **options)
 
     d_row = 128 + 30 + 48

@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dgz.errors import DGZError, require_at_least, require_count
 from dgz.generators.base import NoiseUnit, seen_places
 from dgz.generators.feedback import FeedbackTraining, FeedbackVAEGAN
-from dgz.generators.vaegan import Decode, as_rows
+from dgz.generators.vaegan import Decode, Scaled, as_rows
 from dgz.losses import cross_entropy
 from dgz.nets import MLP, initialise
 from dgz.training import Precision, Trainee
@@ -240,20 +240,25 @@ class CounterfactualTraining(FeedbackTraining):
         """What of the KL divergence is in the loss in this epoch."""
         return self.kl_weight * kl
 
-    def guidance(self, generated: Tensor, x: Tensor, y: Tensor) -> Tensor | float:
-        """How badly the decoder tells generated rows' class vectors, and rows made again are told from others'."""
-        guided, weight = super().guidance(generated, x, y), self.generator.contrast_weight
-        if not weight:
-            return guided
+    def further_losses(self, x: Tensor, y: Tensor) -> Sequence[Scaled]:
+        """How badly rows made again are told from what they would be in other classes."""
+        vae = self.generator
+        if not vae.contrast_weight:
+            return []
         contrasted = self._contrasted_badly(x, y)
         self.last_contrast = contrasted.detach()
-        return guided + weight * contrasted
+        # No value that is made has a larger slope than this.
+        steepest = 2 * vae.contrast_weight * vae.contrast_scale / x.numel()
+        return [(vae.contrast_weight * contrasted, 1 / steepest if steepest else 1.0)]
 
     def _contrasted_badly(self, x: Tensor, y: Tensor) -> Tensor:
         vae, vectors = self.generator, self.attributes[self.draw_classes(y)]
-        mean, log_var = self.encode(x[:, None], vectors)
-        codes = draw_codes(mean, log_var, vectors.shape[1], self.rng)
-        return contrast(as_rows(self.remake(codes, vae._blur(vectors, self.rng))), x, vae.contrast_scale)
+        # K + 1 times as many rows as all else in a turn has: they are most of its products.
+        with self._generating():
+            mean, log_var = self.encode(x[:, None], vectors)
+            codes = draw_codes(mean, log_var, vectors.shape[1], self.rng)
+            made = as_rows(self.remake(codes, vae._blur(vectors, self.rng)))
+        return contrast(made, x, vae.contrast_scale)
 
     def draw_classes(self, y: Tensor) -> Tensor:
         """For rows of the classes y (n,): their own class, and others that are seen, none of them twice: (n, K + 1)."""

@@ -2,7 +2,7 @@
 
 TF-VAEGAN and its followers are this one with something added: their training exchanges how rows are encoded
 (``encode``), how codes become rows (what ``turn`` is given), what rows are to become again (``rebuilt_badly``) or what
-else the generator minimises (``guidance``).
+else the generator minimises (``guidance``, ``further_losses``).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ from dgz.nets import MLP, SLOPE, Critic, initialise
 from dgz.training import Precision, Trainee, adam, parameters_of, random_stream, update
 
 Decode = Callable[[Tensor, Tensor], Tensor]  # codes (n, d_z) and class vectors (n, d_a) to logits of rows (n, d_x)
+Scaled = tuple[Tensor, float]  # a loss, and what its slopes are multiplied by on their way, that float16 can hold them
 
 
 class VAEGAN(WGANGP):
@@ -185,7 +186,9 @@ class VAEGANTraining(WGANTraining):
         generated = as_rows(logits if vae.encoded_noise else decode(vae._draw_prior(a, self.rng), noisy_a))
         opinion = self.critic(generated, a).float().mean()
         loss = reconstruction + self.weigh_kl(kl) - vae.gan_weight * opinion + self.guidance(generated, x, y)
-        descend_together([self.optimizers[name] for name in movers], loss)
+        further = self.further_losses(x, y)
+        descend_together([self.optimizers[name] for name in movers], loss, *further)
+        loss = loss + sum(value.detach() for value, _ in further)
         losses = {"critic loss": critic_loss, "generator loss": loss, "reconstruction loss": reconstruction}
         return {**losses, "kl loss": kl, "gp weight": self.penalty.weight.clone()}
 
@@ -202,6 +205,10 @@ class VAEGANTraining(WGANTraining):
     def rebuilt_badly(self, logits: Tensor, x: Tensor) -> Tensor:
         """How far rows with given logits (n, d_x) are from the rows x (n, d_x) whose codes they were made of."""
         return reconstruction_loss(logits, x)
+
+    def further_losses(self, x: Tensor, y: Tensor) -> Sequence[Scaled]:
+        """What else is minimised of rows x (n, d_x) and their classes, without a part in it for generated ones."""
+        return []
 
     def weigh_kl(self, kl: Tensor) -> Tensor:
         """What of the KL divergence is in the loss."""
@@ -291,9 +298,18 @@ def as_rows(logits: Tensor) -> Tensor:
     return logits.float().sigmoid()
 
 
-def descend_together(optimizers: Sequence[Adam], loss: Tensor) -> None:
-    """One step of each optimizer down one loss; only their own parameters get gradients."""
+def descend_together(optimizers: Sequence[Adam], loss: Tensor, *further: Scaled) -> None:
+    """One step of each optimizer down the sum of losses; only their own parameters get gradients.
+
+    All of these have a part in ``loss``, perhaps not in each of the ``further`` losses.
+    """
     parameters = [parameters_of(optimizer) for optimizer in optimizers]
-    gradients = iter(torch.autograd.grad(loss, [values for part in parameters for values in part]))
+    leaves = [values for part in parameters for values in part]
+    gradients = torch.autograd.grad(loss, leaves)
+    for value, scale in further:
+        slopes = torch.autograd.grad(scale * value, leaves, allow_unused=True)
+        pairs = zip(gradients, slopes, strict=True)
+        gradients = tuple(one if more is None else one.add(more, alpha=1 / scale) for one, more in pairs)
+    left = iter(gradients)
     for optimizer, part in zip(optimizers, parameters, strict=True):
-        update(optimizer, [next(gradients) for _ in part])
+        update(optimizer, [next(left) for _ in part])

@@ -195,7 +195,10 @@ class WGANTraining(BatchTraining):
         return self.generator.class_weight * self.judge.loss(generated, y)
 
     def _generating(self) -> AbstractContextManager[Any]:
-        """Rows for the fused critic are made in the type that it multiplies; there is no gradient to underflow."""
+        """Make rows in the type that the fused critic multiplies, where there is one.
+
+        Slopes that go back through the block must be of a size that this type can hold.
+        """
         if self.fused is None or self.precision == "float32":
             return nullcontext()
         return torch.autocast("cuda", OPERANDS[self.precision], cache_enabled=False)

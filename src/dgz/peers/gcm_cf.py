@@ -28,7 +28,7 @@ from dgz.peers.scoring import ScoringMethod, SeenTraining
 from dgz.peers.tf_vaegan import TFVAEGAN
 from dgz.progress import Progress
 from dgz.task import Task
-from dgz.training import Checkpoints, Precision, Row, adam, descend, multiplying, random_stream, train
+from dgz.training import Checkpoints, Precision, Row, adam, descend, in_range, multiplying, random_stream, train
 
 _BETA_1 = 0.5  # of Adam, for the softmax over the seen classes and for those of single rows
 _WEIGHTS_STD = 0.02  # of the latter, at their start
@@ -349,14 +349,15 @@ class GCMCF(ScoringMethod):
         gaps = []
         progress = Progress("softmaxes of single rows", total=len(x), unit="rows") if settings["verbose"] else None
         with progress or nullcontext(), multiplying(settings["precision"], x.device):
-            real = generator.embed(kept.x).float()
+            dtype = _operands(settings["precision"], kept.x, vectors)
+            real = generator.embed(kept.x).to(dtype)
             for rows in torch.split(x, max(_most_values(x.device) // n_values, 1)):
-                made = self._make_again(rows, unseen, noise, d_row)
+                made = self._make_again(rows, unseen, noise, real)
                 weights, biases = train_softmaxes(
                     real, made, batches, start, learning_rate=settings["row_learning_rate"]
                 )
                 own = generator.embed_block(rows).float()
-                scores = torch.baddbmm(biases, weights, own[:, :, None])[..., 0].double()
+                scores = (weights @ own[:, :, None] + biases[:, :, None])[..., 0].double()
                 gaps.append(scores[:, n_seen:].amax(1) - scores[:, :n_seen].amax(1))
                 if progress:
                     progress.advance(len(rows))
@@ -365,17 +366,20 @@ class GCMCF(ScoringMethod):
             raise DGZError("Softmaxes of single rows did not stay finite; a lower row_learning_rate may help.")
         return found
 
-    def _make_again(self, x: Tensor, unseen: Tensor, noise: Tensor, d_row: int) -> Tensor:
-        """Counterfactuals (n, m C_u, d_row) of rows x (n, d_x) under classes (C_u, d_a), as the softmaxes see them.
+    def _make_again(self, x: Tensor, unseen: Tensor, noise: Tensor, real: Tensor) -> Tensor:
+        """Counterfactuals (m C_u, n, d_row) of rows x (n, d_x) under classes (C_u, d_a), as the softmaxes see them.
 
-        Codes are as far from a row's own as the ``noise`` (m, C_u, d_z) says.
+        Codes are as far from a row's own as the ``noise`` (m, C_u, d_z) says. What is made is of the type that the
+        ``real`` rows (N, d_row) have.
         """
-        made = x.new_empty(len(x), *noise.shape[:2], d_row)
+        made = real.new_empty(*noise.shape[:2], len(x), real.shape[1])
         n_draws = max(_BLOCK // (len(x) * len(unseen)), 1)
-        for part, drawn in zip(torch.split(made, n_draws, 1), torch.split(noise, n_draws), strict=True):
-            rows = self.generator_.counterfactuals(x, unseen, drawn)
-            part.copy_(self.generator_.embed_block(rows.flatten(0, 2)).view_as(part))
-        return made.flatten(1, 2)
+        with torch.autocast("cuda", torch.float16, enabled=real.dtype == torch.float16, cache_enabled=False):
+            for part, drawn in zip(torch.split(made, n_draws), torch.split(noise, n_draws), strict=True):
+                rows = self.generator_.counterfactuals(x, unseen, drawn)
+                embedded = self.generator_.embed_block(rows.flatten(0, 2))
+                part.copy_(embedded.view(*rows.shape[:3], -1).permute(1, 2, 0, 3))
+        return made.flatten(0, 1)
 
     @staticmethod
     def _places(is_of: npt.NDArray[np.bool_], device: torch.device) -> Tensor:
@@ -426,8 +430,8 @@ def train_softmaxes(
 
     Parameters
     ----------
-    real, made : (N, d), (n, M, d)
-        Rows of all, and each one's own.
+    real, made : (N, d), (M, n, d)
+        Rows of all, and each one's own; of the type that is to be multiplied.
     batches : sequence of (b_real,), (b_made,), (b_real + b_made,)
         For each step the places of rows among those of all and among each one's own, and the classes of both.
     start : (C, d)
@@ -436,26 +440,43 @@ def train_softmaxes(
 
     Returns
     -------
-    (n, C, d), (n, C, 1)
+    (n, C, d), (n, C)
         Weights and biases.
     """
-    weights = start.expand(len(made), -1, -1).clone()
-    biases = weights.new_zeros(*weights.shape[:2], 1)
+    weights = start.expand(made.shape[1], -1, -1).clone()
+    biases = weights.new_zeros(weights.shape[:2])
     optimizer = adam([weights, biases], learning_rate, betas=(_BETA_1, 0.999))
     for of_all, own, y in batches:
-        x = torch.cat([real[of_all].expand(len(made), -1, -1), made[:, own]], dim=1)
-        wrong = torch.baddbmm(biases, weights, x.mT).float().softmax(1)
-        wrong[:, y, torch.arange(len(y), device=y.device)] -= 1
+        # Rows before softmaxes, so that what is picked lies in one piece, and scores of classes side by side.
+        x = made.new_empty(len(y), *made.shape[1:])
+        x[: len(of_all)] = real[of_all, None]
+        torch.index_select(made, 0, own, out=x[len(of_all) :])
+        x = x.transpose(0, 1)
+        wrong = (_products(x, weights.to(x.dtype).mT) + biases[:, None]).softmax(2)
+        wrong[:, torch.arange(len(y), device=y.device), y] -= 1
         wrong /= len(y)
-        weights.grad, biases.grad = torch.bmm(wrong, x).float(), wrong.sum(2, keepdim=True)
+        weights.grad, biases.grad = _products(wrong.to(x.dtype).mT, x), wrong.sum(1)
         optimizer.step()
     return weights, biases
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """Products of matrices (n, i, j) and (n, j, k) in float32, of whatever type they are."""
+    if left.dtype == torch.float16:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left, right).float()
 
 
 def _batch(at: Tensor, n_real: int, y: Tensor) -> Batch:
     """The rows at these places among the ``n_real`` rows of all and each one's own after them, whose classes are y."""
     of_all, own = at[at < n_real], at[at >= n_real]
     return of_all, own - n_real, y[torch.cat([of_all, own])]
+
+
+def _operands(precision: Precision, *inputs: Tensor) -> torch.dtype:
+    """What softmaxes of single rows multiply: on a GPU, float16 has TF32's bits of fraction in half the space."""
+    half = precision == "tf32" and inputs[0].is_cuda and in_range(precision, *inputs)
+    return torch.float16 if half else torch.float32
 
 
 def _most_values(device: torch.device) -> int:
