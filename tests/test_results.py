@@ -13,7 +13,7 @@ from dgz.reproduce import _Library, _plan
 RESULTS = Store(ROOT / "results")
 ITEMS = {item.name: item for item in RESULTS.items()}
 # Rows of the comparison that are not whole yet, by the class vectors, and how many of their runs there are.
-WAITING = {"att": {"GCM-CF": 0}, "sent": {"GCM-CF": 0}}
+WAITING = {"sent": {"GCM-CF": 0}}
 
 
 def runs_to_be_made(item: Item) -> set[str]:
