@@ -1,7 +1,8 @@
 """Methods side by side: their ordering, accuracy against time, and published numbers where they belong."""
 
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from dgz.paper.spec import METHODS
 from dgz.peers import METHODS as MODELS
 from dgz.records import Record
 from dgz.report import read_runs, write_paper_report
-from dgz.report.comparison import _label_heights, comparison_table, pareto_figure, pareto_front, standings
+from dgz.report.comparison import comparison_table, pareto_figure, pareto_front, place_labels, standings
 from dgz.report.paper_runs import Part
 
 SCORES = ("acc_unseen", "acc_seen", "h", "acc_zsl", "ausuc")
@@ -108,13 +109,29 @@ def test_a_single_method_has_a_figure_too(part: Part, spec: Spec, seconds: float
     assert panel.caption == "Not beaten in both: fast."
 
 
-def test_labels_of_near_dots_do_not_cover_each_other() -> None:
-    points = [(10.0, 60.0), (11.0, 60.1), (12.0, 59.9), (1000.0, 60.0)]
-    heights = _label_heights(points, span=10.0)
-    near = sorted(heights[:3])
-    assert min(b - a for a, b in pairwise(near)) >= 0.4 - 1e-9
-    assert heights[3] == 60.0  # far away: it stays
-    assert heights[1] == 60.1
+def test_labels_cover_neither_each_other_nor_a_dot_nor_a_line() -> None:
+    dots = [(100.0, 60.0), (104.0, 61.0), (109.0, 60.0), (108.0, 66.0), (300.0, 60.0), (395.0, 100.0), (20.0, 150.0)]
+    labels = ["first one", "second", "the third one", "fourth", "far away", "at the edge", "on a line"]
+    bars = [0.0, 3.0, 15.0, 0.0, 0.0, 0.0, 0.0]
+    line = (20.0, 150.0, 200.0, 151.0)
+    placed = place_labels(dots, bars, labels, (0.0, 0.0, 400.0, 200.0), [line])
+    share = {"left": 0.0, "center": 0.5, "right": 1.0}  # of its width that a label has to the left of where it is
+    boxes = []
+    for (x, y), one, label in zip(dots, placed, labels, strict=True):
+        left = x + one.right - share[one.end] * 5.2 * len(label)
+        boxes.append((left, y + one.up - 5.5, left + 5.2 * len(label), y + one.up + 5.5))
+    marks = [(x - 4, y - max(bar, 4), x + 4, y + max(bar, 4)) for (x, y), bar in zip(dots, bars, strict=True)]
+
+    def apart(a: Any, b: Any) -> bool:
+        return bool(a[2] <= b[0] + 1e-6 or b[2] <= a[0] + 1e-6 or a[3] <= b[1] + 1e-6 or b[3] <= a[1] + 1e-6)
+
+    assert all(apart(a, b) for a, b in combinations(boxes, 2))
+    assert all(apart(box, mark) for box in boxes for mark in [*marks, line])
+    assert placed[4] == (7.0, 0.0, "left", False)  # with room to its right, it is there
+    assert placed[5].end == "right"  # there was none
+    # A label that could not be beside its dot has a line to it.
+    assert {one.by_line for one in placed} == {True, False}
+    assert all(one.by_line or max(abs(one.right), abs(one.up) - 5.5) <= 7.0 for one in placed)
 
 
 def test_published_numbers_stand_beside_the_oracle_of_their_class_vectors(tmp_path: Path) -> None:

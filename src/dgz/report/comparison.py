@@ -4,6 +4,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 from dgz.paper.spec import COMPARED, Spec
 from dgz.report.elements import Element, Figures, Panel, Table
@@ -32,7 +34,12 @@ _PARETO_NOTE = (
     "training seconds; one whose time is not known is left out. The line is the best H to be had for a time; where it "
     "rises, no other method beats both."
 )
-_NEAR_X, _NEAR_Y = 0.32, 0.04  # shares of the axes within which two labels would touch
+# Of labels, in points: width of a letter, height, half a dot, and distances from it, all but the first by a line.
+_LETTER, _LINE, _DOT = 5.2, 11.0, 4.0
+_GAPS = (7.0, 13.0, 20.0, 28.0, 37.0, 47.0)
+_SIDES = ((1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1))  # of a dot, as they are tried
+_ENDS = {1: "left", 0: "center", -1: "right"}  # of the label, that is towards the dot
+Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +167,7 @@ def pareto_figure(spec: Spec, part: Part) -> Figures:
     points = [(one.seconds or 0.0, 100 * one.mean["h"]) for one in shown]
     front = pareto_front(points)
     title = f"H against training time: {part.block.title}"
-    with canvas(7.4, 4.6) as (_, axes, buffer):
+    with canvas(7.4, 4.6) as (figure, axes, buffer):
         # Room for names on the right, and for a single dot, of which no limits follow: so they are set beforehand.
         seconds, heights = zip(*points, strict=True)
         room = max((max(seconds) / min(seconds)) ** 0.16, 2.0)
@@ -169,28 +176,96 @@ def pareto_figure(spec: Spec, part: Part) -> Figures:
         axes.set(xlabel="training seconds (logarithmic)", ylabel="H, %")
         steps = {"color": COLORS[8], "linewidth": 1.2, "zorder": 1, "where": "post"}
         axes.step(*zip(*(points[k] for k in front), strict=True), **steps)
-        for k, (one, (x, y)) in enumerate(zip(shown, points, strict=True)):
+        bars = [100 * (one.std["h"] or 0.0) for one in shown]
+        for k, ((x, y), bar) in enumerate(zip(points, bars, strict=True)):
             color = COLORS[1] if k in front else COLORS[0]
-            axes.errorbar(x, y, yerr=100 * (one.std["h"] or 0.0), fmt="o", color=color, markersize=5, elinewidth=1)
-        for one, (x, y), height in zip(shown, points, _label_heights(points, high - low), strict=True):
-            axes.annotate(one.method, (x, y), xytext=(x * 1.06, height), fontsize=8.5, va="bottom")
+            axes.errorbar(x, y, yerr=bar, fmt="o", color=color, markersize=5, elinewidth=1)
+        figure.draw_without_rendering()  # after that it is known where on the paper dots are
+        in_points = 72 / figure.dpi
+        places = [tuple(in_points * axes.transData.transform(point)) for point in points]
+        bars = [bar * in_points * axes.bbox.height / (high - low) for bar in bars]
+        frame = tuple(in_points * edge for edge in axes.bbox.padded(-_DOT / in_points).extents)
+        line = [(*places[k], places[after][0], places[k][1] + 1) for k, after in pairwise(front)]
+        placed = place_labels(places, bars, [one.method for one in shown], frame, line)
+        for one, point, (right, up, end, by_line) in zip(shown, points, placed, strict=True):
+            leader = {"arrowstyle": "-", "color": COLORS[8], "linewidth": 0.6, "shrinkA": 0, "shrinkB": _DOT}
+            axes.annotate(
+                one.method,
+                point,
+                xytext=(right, up),
+                textcoords="offset points",
+                fontsize=8.5,
+                va="center",
+                ha=end,
+                arrowprops=leader if by_line else None,
+            )
     best = ", ".join(shown[k].method for k in front)
     panel = Panel(svg=embedded(inline(buffer, title)), title=title, caption=f"Not beaten in both: {best}.")
     return Figures(panels=[panel], notes=(_PARETO_NOTE,), style="wide")
 
 
-def _label_heights(points: Sequence[tuple[float, float]], span: float) -> list[float]:
-    """Where labels stand so that none covers another: that of a higher dot stays, that of a lower one gives way."""
-    logs = [math.log10(x) for x, _ in points]
-    width = _NEAR_X * max(max(logs) - min(logs), 1e-9)
-    step = _NEAR_Y * span
-    heights: list[float] = [0.0] * len(points)
-    placed: list[int] = []
-    for k in sorted(range(len(points)), key=lambda k: -points[k][1]):
-        height = points[k][1]
-        for other in placed:  # highest first
-            if abs(logs[other] - logs[k]) < width and height > heights[other] - step:
-                height = min(height, heights[other] - step)
-        heights[k] = height
-        placed.append(k)
-    return heights
+class Placed(NamedTuple):
+    """Where a label is, in points to the right of and above its dot.
+
+    Attributes
+    ----------
+    right, up : float
+        Of which ``end`` of the label, in the middle of its height.
+    end : {"left", "center", "right"}
+    by_line : bool
+        Whether it is so far away that a line is to lead to it.
+    """
+
+    right: float
+    up: float
+    end: str
+    by_line: bool
+
+
+def place_labels(
+    dots: Sequence[tuple[float, float]], bars: Sequence[float], labels: Sequence[str], frame: Box, lines: Sequence[Box]
+) -> list[Placed]:
+    """Find places for labels, so that none covers another or a dot, one after the other and each as near as can be.
+
+    Parameters
+    ----------
+    dots : sequence of (x, y)
+        In points, within the ``frame``.
+    bars : sequence of float
+        How far each dot's bar reaches up and down.
+    labels : sequence of str
+    frame : (left, bottom, right, top)
+    lines : sequence of (left, bottom, right, top)
+        What else labels had better not cover.
+
+    Examples
+    --------
+    >>> place_labels([(50.0, 50.0)], [0.0], ["DGZ"], (0.0, 0.0, 100.0, 100.0), [])
+    [Placed(right=7.0, up=0.0, end='left', by_line=False)]
+    """
+    taken = [*lines]
+    taken += [
+        (x - _DOT, y - max(bar, _DOT), x + _DOT, y + max(bar, _DOT)) for (x, y), bar in zip(dots, bars, strict=True)
+    ]
+    found = []
+    for (x, y), label in zip(dots, labels, strict=True):
+        width, least = _LETTER * len(label), math.inf
+        for gap in _GAPS:
+            for aside, above in _SIDES:
+                right = aside * (0.7 * gap if above else gap)
+                up = above * (gap if aside else gap + _LINE / 2)
+                left = x + right - {1: 0.0, 0: width / 2, -1: width}[aside]
+                box = (left, y + up - _LINE / 2, left + width, y + up + _LINE / 2)
+                covered = sum(_overlap(box, other) for other in taken) + width * _LINE - _overlap(box, frame)
+                if covered < least - 1e-6:
+                    best, place, least = Placed(right, up, _ENDS[aside], gap > _GAPS[0]), box, covered
+        found.append(best)
+        taken.append(place)
+    return found
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """The area that two boxes have in common."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return max(width, 0.0) * max(height, 0.0)
