@@ -247,7 +247,7 @@ class CounterfactualTraining(FeedbackTraining):
             return []
         contrasted = self._contrasted_badly(x, y)
         self.last_contrast = contrasted.detach()
-        # No value that is made has a larger slope than this.
+        # No value that is made has a larger slope than this, where rows lie in [0, 1] as they should.
         steepest = 2 * vae.contrast_weight * vae.contrast_scale / x.numel()
         return [(vae.contrast_weight * contrasted, 1 / steepest if steepest else 1.0)]
 
