@@ -172,21 +172,15 @@ class _Work:
     def do_all(self, chunks: list[range], n_workers: int, *, stop_early: bool) -> None:
         """Have all chunks done by threads; with ``stop_early``, begin none after one with a bad photo."""
         with ThreadPoolExecutor(n_workers) as pool, Progress("features", len(self.files), "photos") as progress:
-            futures = {pool.submit(self.do, chunk): chunk for chunk in chunks}
+            futures = {pool.submit(self.do, chunk, stop_early=stop_early): chunk for chunk in chunks}
             try:
                 for future in as_completed(futures):
-                    n_known, refused = future.result()
-                    self.n_cached += n_known
-                    self.refused |= refused
+                    self.n_cached += future.result()
                     self._advance(progress, len(futures[future]))
-                    if refused and stop_early:
+                    if self.refused and stop_early:
                         break
             finally:  # on Ctrl-C too, which would otherwise wait for every photo
                 pool.shutdown(cancel_futures=True)
-            # Chunks begin in their order: those before the bad one are all done now, and may hold an earlier bad photo.
-            for future in futures:
-                if self.refused and not future.cancelled():
-                    self.refused |= future.result()[1]
 
     def _advance(self, progress: Progress, n: int) -> None:
         rate = (progress.done + n) / max(time.monotonic() - self.start, 1e-9)
@@ -241,9 +235,11 @@ class _Work:
                 self.n_cached += 1
         return left
 
-    def do(self, chunk: range) -> tuple[int, dict[int, str]]:
-        """Take a chunk of photos all the way; give how many were known, and the sentences about bad ones."""
-        refused: dict[int, str] = {}
+    def do(self, chunk: range, *, stop_early: bool) -> int:
+        """Take a chunk of photos all the way; give how many were known."""
+        # What comes before a bad photo is done all the same: it may hold an earlier one, whose sentence is wanted.
+        if stop_early and min(list(self.refused), default=chunk.stop) < chunk.start:
+            return 0
         new: dict[bytes, Floats] = {}
         n_known = 0
         for i in chunk:
@@ -258,12 +254,12 @@ class _Work:
                 else:
                     n_known += 1
             except PhotoError as error:
-                refused[i] = str(error)
+                self.refused[i] = str(error)
                 continue
             self.digests[i], self.features[i] = digest, row
         if self.store is not None:
             self.store.put(new)
-        return n_known, refused
+        return n_known
 
 
 class _AwayWork:
