@@ -5,7 +5,8 @@ where (file, field or option), what was expected and what was found; the command
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, get_args
 
@@ -60,6 +61,20 @@ def one_line(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
 
 
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """The end of a sentence about an unknown name: the known one that is most like it, where there is one.
+
+    Examples
+    --------
+    >>> "There is no colour 'gren'" + did_you_mean("gren", ["red", "green"])
+    "There is no colour 'gren'; did you mean 'green'?"
+    >>> did_you_mean("mauve", ["red", "green"])
+    '.'
+    """
+    nearest = get_close_matches(name, map(str, known), n=1) if isinstance(name, str) else []
+    return f"; did you mean {nearest[0]!r}?" if nearest else "."
+
+
 def require_choice(value: object, choices: Any, option: str) -> None:
     """Raise unless ``value`` is one of the ``choices`` (a ``Literal`` type, or the values themselves).
 
@@ -69,7 +84,8 @@ def require_choice(value: object, choices: Any, option: str) -> None:
     """
     allowed = get_args(choices) or tuple(choices)
     if value not in allowed:
-        raise DGZError(f"{option} must be one of {', '.join(map(str, allowed))}, found {value!r}.")
+        known = ", ".join(map(str, allowed))
+        raise DGZError(f"{option} must be one of {known}, found {value!r}{did_you_mean(value, allowed)}")
 
 
 def require_at_least(least: float, **options: Any) -> None:

@@ -7,14 +7,13 @@ keys, its type hints say what a value may be.
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import product
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sklearn.base import BaseEstimator
 
-from dgz.errors import DGZError
+from dgz.errors import DGZError, did_you_mean
 from dgz.generators import GENERATORS, ClassGenerator
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
@@ -157,10 +156,9 @@ def _unknown_key(model: BaseEstimator, key: str, params: Mapping[str, Any]) -> s
     part = key.rpartition(".")[0]
     if part in params and params[part] is None:
         return f"There is no {part} that could have the setting {key!r}: choose one by {part}=NAME too."
-    nearest = get_close_matches(key, params, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
     owner = type(params[part] if hasattr(params.get(part), "get_params") else model)
-    return f"There is no setting {key!r}{hint} 'python -m pydoc {owner.__module__}.{owner.__name__}' lists them all."
+    unknown = f"There is no setting {key!r}{did_you_mean(key, params)}"
+    return f"{unknown} 'python -m pydoc {owner.__module__}.{owner.__name__}' lists them all."
 
 
 def _literal(text: str) -> Any:

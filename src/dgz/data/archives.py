@@ -5,7 +5,6 @@ out go the archive, its SHA-256 and its files. A transfer that broke off goes on
 final name before it is whole. What comes from the network is never trusted: see :func:`unpack`.
 """
 
-import difflib
 import hashlib
 import os
 import re
@@ -25,7 +24,7 @@ from typing import Any
 from urllib import request as web
 from urllib.error import HTTPError, URLError
 
-from dgz.errors import DataError, DGZError
+from dgz.errors import DataError, DGZError, require_choice
 from dgz.files import read_json, write_folder, write_json
 from dgz.progress import Progress
 
@@ -77,12 +76,9 @@ def download(name: str = "xlsa17", to: str | Path = ".", *, url: str | None = No
     --------
     >>> download("xlsa-17")
     Traceback (most recent call last):
-    dgz.errors.DGZError: There is no archive 'xlsa-17'; did you mean 'xlsa17'?
+    dgz.errors.DGZError: archive must be one of xlsa17, found 'xlsa-17'; did you mean 'xlsa17'?
     """
-    if name not in ARCHIVES:
-        near = difflib.get_close_matches(name, ARCHIVES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARCHIVES)}."
-        raise DGZError(f"There is no archive {name!r}; {hint}")
+    require_choice(name, ARCHIVES, "archive")
     url, wanted = url or ARCHIVES[name], _checked_sha256(sha256)
     folder, archive, record = (Path(to) / (name + ending) for ending in ("", ".zip", ".download.json"))
     _check_vacant(folder)  # now, not after an hour's transfer
