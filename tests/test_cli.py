@@ -182,7 +182,7 @@ def test_strict_makes_warnings_count(samples: Path) -> None:
             ". exists already; choose another place",
         ),
         (["data", "import", "y.txt", "--classes", "classes.csv", "--out", "b"], "y.txt must end in .npy"),
-        (["data", "download", "xlsa18"], "There is no archive 'xlsa18'; did you mean 'xlsa17'?"),
+        (["data", "download", "xlsa18"], "archive must be one of xlsa17, found 'xlsa18'; did you mean 'xlsa17'?"),
         (["demo", "--out", "/dev/null/x"], "/dev/null/x: Not a directory."),
     ],
 )
@@ -238,6 +238,12 @@ def trained(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, dgz("train", bundle, "--out", folder, "--without-generator", *TINY, *short, "--seed", 3)
 
 
+def cells(answer: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    """The rows of all tables that were printed."""
+    tables = re.findall(r"^ ─+ *\n((?: \S.*\n)+)", answer.stdout, re.MULTILINE)
+    return [re.split(r"\s{2,}", row.strip()) for table in tables for row in table.splitlines()]
+
+
 def test_training_prints_both_selection_rules_and_keeps_everything(
     trained: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -246,7 +252,7 @@ def test_training_prints_both_selection_rules_and_keeps_everything(
     record = json.loads((folder / "record.json").read_text())
     assert record["seed"] == 3
     assert record["params"]["generator"]["hidden"] == [8]
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.stdout.splitlines() if "│" in line]
+    rows = cells(answer)
     keys = ("acc_unseen", "acc_seen", "h", "acc_zsl")
     ours, oracle = rows
     assert ours[2:6] == [f"{100 * record['scores'][key]:.1f}" for key in keys]
@@ -266,8 +272,9 @@ def test_evaluating_a_run_gives_its_recorded_scores(
     scores = json.loads((folder / "record.json").read_text())["scores"]
     for place in (folder, folder / "model"):
         assert as_recorded(inside("evaluate", place, bundle, "--json").stdout) == scores
-    table = inside("evaluate", folder, bundle).stdout
-    assert f"│ {100 * scores['h']:.1f} │" in table
+    ((*_, u, s, h, t1, ausuc),) = cells(inside("evaluate", folder, bundle))
+    keys = ("acc_unseen", "acc_seen", "h", "acc_zsl", "ausuc")
+    assert [u, s, h, t1, ausuc] == [f"{100 * scores[key]:.1f}" for key in keys]
     favoured = json.loads(inside("evaluate", folder, bundle, "--seen-penalty", 5, "--json").stdout)
     assert (favoured["acc_seen"], favoured["acc_unseen"]) == (0, scores["acc_zsl"])
 
@@ -400,7 +407,10 @@ def test_a_killed_training_goes_on_and_ends_in_the_same_bytes(bundle: Path, insi
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["train", "{bundle}", "--preset", "CUP"], "preset must be one of AWA2, CUB, SUN, APY, found 'CUP'."),
+        (
+            ["train", "{bundle}", "--preset", "CUP"],
+            "preset must be one of AWA2, CUB, SUN, APY, found 'CUP'; did you mean 'CUB'?",
+        ),
         (
             ["train", "{bundle}", "--preset", "CUB", "--source", "code"],
             "source must be one of paper, released, found 'code'.",
@@ -469,10 +479,6 @@ def test_a_damaged_model_is_refused_with_a_sentence(
 BRIEF = ("--without-generator", "--set", "n_epochs=3", "--set", "generator.n_epochs=2")
 SHORT = (*BRIEF, *TINY)
 KEYS = ("acc_unseen", "acc_seen", "h", "acc_zsl", "ausuc")
-
-
-def cells(answer: subprocess.CompletedProcess[str]) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.stdout.splitlines() if "│" in line]
 
 
 def mean_cell(values: list[float]) -> str:
@@ -619,7 +625,7 @@ def test_a_sweep_without_test_rows_still_gives_models(samples: Path, inside: Ins
         (["--seeds", "0"], "Seeds are a number from 1 up, or a list of different ones such as 0,3,7, found '0'."),
         (["--seeds", "1,1"], "Seeds are a number from 1 up, or a list of different ones such as 0,3,7, found '1,1'."),
         (["--source", "paper"], "so it needs --preset."),
-        (["--preset", "CUP"], "preset must be one of AWA2, CUB, SUN, APY, found 'CUP'."),
+        (["--preset", "CUP"], "preset must be one of AWA2, CUB, SUN, APY, found 'CUP'; did you mean 'CUB'?"),
         (["--vary", "lambda_1=1,-1"], "lambda_1 must be a number from 0 up, found -1."),
         (["--resume", "--overwrite"], "exclude each other."),
     ],

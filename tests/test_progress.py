@@ -3,9 +3,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 import dgz.progress as progress_module
-from dgz.progress import Progress, ProgressTable
+from dgz.peers import METHODS
+from dgz.progress import Progress, ProgressTable, terminal_table
+from dgz.report.comparison import comparison_headings
 
 
 class Terminal(io.StringIO):
@@ -54,6 +57,28 @@ def test_a_log_gets_a_line_for_every_row_of_a_table_that_changed(monkeypatch: py
         "2 of 3 runs: dgz: H 65.0",
         "3 of 3 runs: zla: H 61.0",
     ]
+
+
+def test_a_comparison_is_legible_on_a_terminal_of_80_columns() -> None:
+    numbers = ("59.6 ± 10.9", "66.4 ± 1.3", "62.8 ± 0.1", "78.0 ± 0.0", "55.7 ± 0.0", "0.859", "106.6 k", "1 of 2")
+    terminal = io.StringIO()
+    rows = [(name, *numbers) for name in METHODS]
+    Console(file=terminal, width=80).print(terminal_table(comparison_headings(), rows))
+    words = terminal.getvalue().split()
+    for name in METHODS:
+        assert words.count(name) == 1
+    for part in ("59.6", "10.9", "0.859", "106.6"):
+        assert words.count(part) == len(METHODS)
+    # Headings alone are cut.
+    assert "…" not in terminal.getvalue().replace("Seco…", "").replace("Para…", "")
+
+
+def test_a_long_path_leaves_room_for_numbers() -> None:
+    terminal = io.StringIO()
+    Console(file=terminal, width=60).print(terminal_table(("Model", "Data", "H"), [("runs/" * 30, "CUB", "65.3")], 2))
+    words = terminal.getvalue().split()
+    assert "65.3" in words
+    assert "".join(word for word in words if "/" in word or word.startswith("ru")) == "runs/" * 30
 
 
 def test_a_terminal_gets_the_table_itself(monkeypatch: pytest.MonkeyPatch) -> None:

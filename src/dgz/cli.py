@@ -162,7 +162,8 @@ def evaluate(
         print_json(scores)
         return
     headings = ("Model", "Data", *(heading for _, heading, _ in SCORES))
-    print_table(headings, [(str(model), data.name, *(f"{100 * scores[key]:.1f}" for key, _, _ in SCORES))])
+    # Rounded as in a record, so that a tie at the last digit shown falls as it does there.
+    print_table(headings, [(str(model), data.name, *(f"{100 * round(scores[key], 6):.1f}" for key, _, _ in SCORES))])
 
 
 @app.command()
@@ -499,11 +500,11 @@ def compare(
     if as_json:
         print_json({"methods": [vars(one) for one in standings(*so_far())], "report": str(page)})
     else:
-        print_table(headings, comparison_table(*so_far()).rows)
+        print_table(headings, comparison_table(*so_far()).rows, n_names=1)
         screen = console()
         screen.print("Rule last: the final weights; percent, mean ± sample standard deviation over seeds.")
         if on_folds := chosen_table(*so_far()):
-            print_table(on_folds.headings, on_folds.rows)
+            print_table(on_folds.headings, on_folds.rows, n_names=1)
             screen.print("Rule validation: the epoch that is best on leak-free folds of the training rows.")
         block = so_far()[1].block
         published = [name for name in wanted if preset_of(METHODS[name], block.data, block.semantics)]

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+
+from dgz.progress import terminal_table
 
 Source = Annotated[
     str, typer.Argument(help="Folder of a data set (xlsa17 layout or bundle), or [b]numbers[/b], the embedded one.")
@@ -50,11 +51,6 @@ def print_json(content: Any) -> None:
     typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def print_table(headings: Any, rows: Any) -> None:
-    """Print rows of text under headings, numbers to the right."""
-    table = Table(*headings, header_style="bold")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console().print(table)
+def print_table(headings: Any, rows: Any, n_names: int = 2) -> None:
+    """Print rows of text under headings: names in the first columns, numbers to the right in the others."""
+    console().print(terminal_table(headings, rows, n_names))

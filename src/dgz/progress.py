@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
@@ -18,7 +19,34 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
+_LONGEST_NAME = 24  # that is kept in one piece, so that numbers still have room on a terminal of 80 columns
 _SECONDS_BETWEEN_NOTES = 0.5  # on a terminal, which a short epoch would otherwise keep busy
+
+
+def terminal_table(headings: Sequence[str], rows: Sequence[Sequence[str]], n_names: int = 1) -> Table:
+    """Rows of text under headings, to be printed: names in the first columns, numbers to the right in the others.
+
+    Examples
+    --------
+    >>> table = terminal_table(["Method", "H", "T1"], [["zla", "65.3 ± 0.2", "77.6 ± 0.5"], ["tcn", "–", "–"]])
+    >>> Console(width=40).print(table)  # doctest: +NORMALIZE_WHITESPACE
+    <BLANKLINE>
+     Method           H          T1
+     ──────────────────────────────
+     zla     65.3 ± 0.2  77.6 ± 0.5
+     tcn              –           –
+    <BLANKLINE>
+    """
+    table = Table(*headings, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in table.columns[:n_names]:
+        column.overflow = "fold"
+    for column in table.columns[n_names:]:
+        column.justify = "right"
+    # Where there is too little room, numbers are broken at the spaces that they have.
+    table.columns[0].no_wrap = all(len(row[0]) <= _LONGEST_NAME for row in rows)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 class Progress:
@@ -140,12 +168,9 @@ class ProgressTable(Progress):
         sys.stderr.flush()
 
     def _drawn(self, note: str) -> Group:
-        table = Table(*self.headings)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for row in self._shown:
-            table.add_row(*map(escape, row))
-        return Group(table, Text(f"{self._count()}; {note}" if note else self._count()))
+        return Group(
+            terminal_table(self.headings, self._shown), Text(f"{self._count()}; {note}" if note else self._count())
+        )
 
     def _count(self) -> str:
         return f"{self.done} of {'?' if self.total is None else self.total} {self.label}"

@@ -64,7 +64,7 @@ def test_methods_stand_in_the_order_of_h_with_time_and_size(spec: Spec, part: Pa
     assert table.headings == ("Method", "U", "S", "H", "T1", "AUSUC", "Seconds", "Parameters", "Seeds")
     assert [row[0] for row in table.rows] == ["slow", "resumed", "fast", "bad", "never"]
     assert table.rows[0] == ("slow", *["71.0 ± 1.4"] * 5, "60", "1.5 M", "2")
-    assert table.rows[1][6:] == ("–", "–", "1 of 2 seeds")
+    assert table.rows[1][6:] == ("–", "–", "1 of 2")
     assert table.rows[4] == ("never", *["–"] * 7, "not run yet")
     assert table.title == "Selection rule: last"
 

@@ -301,9 +301,9 @@ def test_unfinished_rows_say_how_far_they_are(shown: Page) -> None:
     assert sentences[1] == ["DGZ", "52.0 ± 2.8", "72.0 ± 2.8", "62.0 ± 2.8", "0.03050 ± 0.00071", "2"]
     assert sentences[2] == ["DGZ w/o GM", "–", "–", "–", "–", "not run yet"]
     attributes = shown.table("table2", "CUB, res101, att", "rule: last")
-    assert attributes[1][-1] == "2 of 3 seeds"
+    assert attributes[1][-1] == "2 of 3"
     oracle = shown.table("table2", "CUB, res101, att", "rule: oracle")
-    assert oracle[1][-2] == "2 of 3 seeds"
+    assert oracle[1][-2] == "2 of 3"
     assert oracle[2] == ["DGZ w/o GM", "–", "–", "–", "0.03100 ± 0.00100", "–", "ours, no epochs to choose from"]
 
 
@@ -397,7 +397,7 @@ def test_folds_choose_where_all_of_them_are_there(tmp_path: Path) -> None:
     shown = Page(write_paper_report(tmp_path, specs=SPECS).read_text())
     assert shown.table("AWA2", "rule: validation") == [
         ["Method", "U", "S", "H", "Seeds"],
-        ["DGZ", "10.0 ± 0.0", "20.0 ± 0.0", "55.0 ± 7.1", "2 of 3 seeds"],
+        ["DGZ", "10.0 ± 0.0", "20.0 ± 0.0", "55.0 ± 7.1", "2 of 3"],
         ["DGZ w/o GM", "–", "–", "–", "1 of 2 runs on folds"],
     ]
     assert len([headings for headings, _ in shown.tables if "validation" in headings[-1]]) == 1
@@ -585,7 +585,7 @@ def test_the_readmes_table_is_by_the_rule_last(folder: Path) -> None:
         "| DGZ | AWA2, res101, att | 62.0 ± 2.0 | 82.0 ± 2.0 | 72.0 ± 2.0 | 77.0 ± 2.0 | 3 |",
         "| DGZ w/o GM | AWA2, res101, att | 58.0 ± 2.6 | 78.0 ± 2.6 | 68.0 ± 2.6 | 73.0 ± 2.6 | 3 |",
         "| DGZ | CUB, res101, sent | 52.0 ± 2.8 | 72.0 ± 2.8 | 62.0 ± 2.8 | 67.0 ± 2.8 | 2 |",
-        "| DGZ | CUB, res101, att | 40.0 ± 0.0 | 60.0 ± 0.0 | 50.0 ± 0.0 | 55.0 ± 0.0 | 2 of 3 seeds |",
+        "| DGZ | CUB, res101, att | 40.0 ± 0.0 | 60.0 ± 0.0 | 50.0 ± 0.0 | 55.0 ± 0.0 | 2 of 3 |",
     ]
 
 

@@ -99,11 +99,11 @@ def seeds_text(n_finished: int, n_planned: int) -> str:
     Examples
     --------
     >>> seeds_text(5, 5), seeds_text(3, 5), seeds_text(0, 5)
-    ('5', '3 of 5 seeds', 'not run yet')
+    ('5', '3 of 5', 'not run yet')
     """
     if not n_finished:
         return "not run yet"
-    return str(n_finished) if n_finished >= n_planned else f"{n_finished} of {n_planned} seeds"
+    return str(n_finished) if n_finished >= n_planned else f"{n_finished} of {n_planned}"
 
 
 # --- Tables of scores, one per selection rule.
