@@ -468,7 +468,10 @@ def test_without_any_data_nothing_is_begun(specs: dict[str, Spec], tmp_path: Pat
 
 def test_what_cannot_be_meant_is_refused_before_any_work(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(DGZError, match=r"item must be one of table1, figure2, .*figureA3, peers, found 'table9'; "):
+    with pytest.raises(
+        DGZError,
+        match=r"item must be one of table1, figure2, .*figureA3, peers, found 'table9'; did you mean 'table\d'\?",
+    ):
         reproduce(["table1", "table9"], None, out, quick=True)
     with pytest.raises(DGZError, match="device 'abacus' cannot be used here"):
         reproduce(["table4"], None, out, quick=True, device="abacus")

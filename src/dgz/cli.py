@@ -153,7 +153,7 @@ def evaluate(
 ) -> None:
     """Score a trained model on the test rows of a data set."""
     from dgz.metrics import gzsl_scores
-    from dgz.report import SCORES
+    from dgz.report import SCORES, score_cells
 
     trained = _load_model(model)
     data = _load_data_for(trained, source, features, semantics)
@@ -162,8 +162,7 @@ def evaluate(
         print_json(scores)
         return
     headings = ("Model", "Data", *(heading for _, heading, _ in SCORES))
-    # Rounded as in a record, so that a tie at the last digit shown falls as it does there.
-    print_table(headings, [(str(model), data.name, *(f"{100 * round(scores[key], 6):.1f}" for key, _, _ in SCORES))])
+    print_table(headings, [(str(model), data.name, *score_cells(scores))])
 
 
 @app.command()

@@ -1,6 +1,6 @@
-"""Progress of long work: a bar on a terminal, plain lines in a log.
+"""Progress of long work: a bar or a table on a terminal, plain lines in a log.
 
-Both go to standard error, so that standard output stays clean for tables and ``--json``.
+It goes to standard error, so that standard output stays clean for results and ``--json``, whose tables look the same.
 """
 
 import math

@@ -4,7 +4,7 @@ from dgz.report.card import write_card
 from dgz.report.page import write_report
 from dgz.report.paper import readme_table, update_readme, write_paper_report
 from dgz.report.paper_runs import read_runs
-from dgz.report.tables import HEADINGS, SCORES, oracle_rows, score_rows
+from dgz.report.tables import HEADINGS, SCORES, oracle_rows, score_cells, score_rows
 
 __all__ = [
     "HEADINGS",
@@ -12,6 +12,7 @@ __all__ = [
     "oracle_rows",
     "read_runs",
     "readme_table",
+    "score_cells",
     "score_rows",
     "update_readme",
     "write_card",

@@ -34,13 +34,24 @@ def score_rows(records: Sequence[Record]) -> list[tuple[str, ...]]:
         (
             name,
             record.data["name"],
-            *(f"{100 * record.scores[key]:.1f}" if key in record.scores else "–" for key, _, _ in SCORES),
+            *score_cells(record.scores),
             record.selection,
             str(record.seed),
             _training_time(record),
         )
         for name, record in zip(method_names(records), records, strict=True)
     ]
+
+
+def score_cells(scores: Mapping[str, Any]) -> tuple[str, ...]:
+    """Scores in percent, in the order of SCORES: the same text whether or not they went through a record's six digits.
+
+    Examples
+    --------
+    >>> score_cells({"acc_unseen": 0.8474999999999999, "h": 0.8475})
+    ('84.8', '–', '84.8', '–', '–')
+    """
+    return tuple(f"{100 * round(scores[key], 6):.1f}" if key in scores else "–" for key, _, _ in SCORES)
 
 
 def oracle_rows(records: Sequence[Record]) -> list[tuple[str, ...]]:
