@@ -1,6 +1,7 @@
 """Progress of long work: a bar or a table on a terminal, plain lines in a log.
 
-It goes to standard error, so that standard output stays clean for results and ``--json``, whose tables look the same.
+It goes to standard error, so that standard output stays clean for ``--json`` and for results, whose tables look the
+same.
 """
 
 import math
